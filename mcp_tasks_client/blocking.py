@@ -306,6 +306,7 @@ class BlockingInbox(_Opening[Inbox]):
         self._inner, self._stack = Inbox(*args, **kwargs), ExitStack()
         self._thread = _Thread("with BlockingInbox(...) as inbox")
 
+    record = _waiting(Inbox.record)
     records = _waiting(Inbox.records)
     questions = _waiting(Inbox.questions)
     is_driven = _waiting(Inbox.is_driven)

@@ -162,6 +162,7 @@ class Callbacks(Inputs):
         roots: Likewise.
 
     Raises:
+        TypeError: A callback cannot be called.
         ValueError: A callback is a text, and not ``"later"``.
     """
 
@@ -240,6 +241,8 @@ def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..
         if callback != "later":
             raise ValueError(f'{name} must be a function, "later" or None, got {callback!r}')
         return _answer_later
+    if not (callback is None or callable(callback)):
+        raise TypeError(f'{name} must be a function, "later" or None, not {type(callback).__name__}')
     return callback
 
 
@@ -270,7 +273,10 @@ async def _ask(
     expected: tuple[type[BaseModel], ...],
 ) -> BaseModel | None:
     if callback is None:
-        raise NoAnswerError(f"there is no {name} callback; pass {name}=... to the client and resume the task")
+        raise NoAnswerError(
+            f"there is no {name} callback; answer by error.questions, or pass {name}=... to the client and "
+            "resume the task"
+        )
     try:
         if _is_async(callback):
             result = await callback(*arguments)
@@ -294,7 +300,8 @@ async def _ask(
     if not isinstance(result, expected):
         names = " or ".join(t.__name__ for t in expected)
         raise NoAnswerError(
-            f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData"
+            f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData, "
+            "or None to leave the question to others"
         )
     return result
 

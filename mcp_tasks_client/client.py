@@ -345,8 +345,8 @@ class TasksClient:
             JournalError: While iterating: the journal could not be read or written. Iterate again.
             ValueError: ``limit`` is less than 1.
         """
-        if limit is not None and not limit >= 1:
-            raise ValueError(f"limit must be at least 1, or None, got {limit}")
+        if limit is not None and not (isinstance(limit, int) and limit >= 1):
+            raise ValueError(f"limit must be an integer of at least 1, or None, got {limit!r}")
         endpoint = self._opened()
         return Adoption(endpoint, limit, partial(TaskHandle, endpoint))
 

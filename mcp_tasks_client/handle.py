@@ -116,7 +116,8 @@ class TaskHandle:
 
         ``async with handle.outcome() as result:`` is for a host that writes the result to a place of its own.
         If the block raises or is cancelled, or the process is killed within it, nobody has had the outcome:
-        the next :meth:`TasksClient.resume` has it, and so has a call with the same idempotency key.
+        the next :meth:`TasksClient.resume` or :meth:`TasksClient.adopt` of any process has it, and so has a
+        call with the same idempotency key.
 
         Args and errors are those of :meth:`result`. An end that is an error is raised before the block
         begins, and counts as delivered. Besides, on leaving the block:
@@ -132,6 +133,7 @@ class TaskHandle:
             yield result
         except BaseException:
             self._in_hand = None  # whoever has this handle has not got the outcome by it
+            await endpoint.put_back(call)
             raise
         await endpoint.acknowledge(call)
 

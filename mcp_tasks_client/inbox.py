@@ -97,6 +97,20 @@ class Inbox:
         records = await self._find(endpoint, principal, label, asking=True)
         return [one for record in records for one in await read_questions(self._journal, record, self)]
 
+    async def record(self, record_id: str) -> TaskRecord | None:
+        """What the journal knows of one call; ``None`` if it knows nothing, or the inbox does not show it.
+
+        Args:
+            record_id: Of the call. It says nothing of the server or its task, and may be shown in a page.
+
+        Raises:
+            JournalError: The journal could not be read.
+            TasksClientError: The inbox is not open.
+        """
+        self._opened()
+        record = await self._journal.by_id(record_id)
+        return record if record is not None and self._shows(record) else None
+
     async def is_driven(self, record: TaskRecord) -> bool:
         """Whether a living process has the call, as far as can be seen from here.
 
@@ -151,9 +165,8 @@ class Inbox:
     async def take_answer(self, question_id: str, answer: JSONObject) -> None:
         """Commit an answer in its form on the wire; see :meth:`answer`."""
         store = self._opened()
-        record = await self._journal.by_id(record_of(question_id))
-        shown = record if record is not None and self._shows(record) else None
-        await run_to_its_end(store.leave_answer, shown, question_id, answer)
+        record = await self.record(record_of(question_id))
+        await run_to_its_end(store.leave_answer, record, question_id, answer)
 
     async def cancel(self, record: TaskRecord) -> None:
         """Have the task of a call cancelled; see :meth:`TaskHandle.cancel`.
@@ -188,7 +201,7 @@ class Inbox:
             )
 
     async def prune(self, older_than_s: float | None = None) -> int:
-        """Forget what is old, in the whole journal, whoever made it; see :meth:`TasksClient.prune`.
+        """Forget what is old, whoever made it; see :meth:`TasksClient.prune`.
 
         Args:
             older_than_s: Seconds since the delivery, at least a minute; ``None`` is the journal's
@@ -200,8 +213,10 @@ class Inbox:
         Raises:
             JournalError: The journal could not be written.
             ValueError: ``older_than_s`` is negative.
-            TasksClientError: The inbox is not open.
+            TasksClientError: The inbox is not open, or shows only a part of the journal.
         """
+        if (self._endpoint, self._principal, self._application) != (None, None, None):
+            raise TasksClientError("prune() is for the whole journal. Open an Inbox(journal) for all calls.")
         return await self._opened().prune(older_than_s)
 
     def _shows(self, record: TaskRecord) -> bool:
@@ -212,6 +227,8 @@ class Inbox:
         )
 
     def _live(self, record: TaskRecord) -> LiveCall:
+        if not isinstance(record, TaskRecord):
+            raise TypeError(f"not a TaskRecord, as from inbox.record(), but a {type(record).__name__}")
         if not self._shows(record):
             raise ValueError("this inbox is for other calls; take the record from its records()")
         return self._opened().adopt(record)

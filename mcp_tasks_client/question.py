@@ -312,7 +312,9 @@ def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> stat
         AlreadyAnsweredError: Somebody was faster.
         QuestionWithdrawnError: Nobody waits for an answer any more.
     """
-    if record is None or record.finished:
+    if record is None:
+        raise _withdrawn("there is no such call here")
+    if record.finished:
         raise _withdrawn("its call is over")
     questions: tuple[states.Question, ...] = getattr(record.state, "questions", ())
     asked = next((q for q in questions if question_id(record.record_id, q) == name), None)

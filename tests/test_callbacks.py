@@ -628,7 +628,11 @@ async def test_nothing_is_answered_by_default_and_the_message_names_the_missing_
     callbacks = {"elicitation": say_yes, "sampling": Recorder(SAID).ask, "roots": Recorder(NO_ROOTS).ask}
     del callbacks[name]
     error = await refusal(request_, **(callbacks if others else {}))
-    assert str(error) == f"there is no {name} callback; pass {name}=... to the client and resume the task"
+    assert (
+        str(error)
+        == f"there is no {name} callback; answer by error.questions, or pass {name}=... to the client "
+        "and resume the task"
+    )
 
 
 @pytest.mark.parametrize(
@@ -652,7 +656,7 @@ async def test_a_wrong_return_type_is_named_together_with_the_right_one(
     error = await refusal(request_, **{name: lambda context, params: returned})
     assert (
         str(error) == f"the {name} callback returned {type(returned).__name__}; "
-        f"return mcp_types.{wanted} or ErrorData"
+        f"return mcp_types.{wanted} or ErrorData, or None to leave the question to others"
     )
 
 

@@ -344,6 +344,33 @@ async def test_a_call_that_has_not_ended_cannot_be_acknowledged(
         assert text(await handle) == "Hello, Ada"
 
 
+async def test_what_is_no_record_is_refused(real_server: RealServer, journal: Journal) -> None:
+    async with opened(real_server, journal) as client, Inbox(journal) as inbox:
+        handle = await asked(client)
+        (record,) = await inbox.records()
+        for wrong in (record.record_id, handle, None):
+            for method in (inbox.cancel, inbox.acknowledge):
+                with pytest.raises(TypeError, match=r"TaskRecord, as from inbox\.record\(\)"):
+                    await method(wrong)  # type: ignore[arg-type]
+
+
+async def test_one_call_is_shown_by_its_record_id(real_server: RealServer, journal: Journal) -> None:
+    async with opened(real_server, journal, principal="ada") as client:
+        await asked(client)
+    async with Inbox(journal) as inbox, Inbox(journal, principal="bob") as bobs:
+        (record,) = await inbox.records()
+        assert await inbox.record(record.record_id) == record
+        assert await inbox.record("another") is None
+        assert await bobs.record(record.record_id) is None
+
+
+@pytest.mark.parametrize("bound", ["endpoint", "principal", "application"])
+async def test_an_inbox_that_shows_a_part_forgets_nothing(journal: Journal, bound: str) -> None:
+    async with Inbox(journal, **{bound: "ada"}) as inbox:
+        with pytest.raises(TasksClientError, match="whole journal"):
+            await inbox.prune(60)
+
+
 async def test_what_is_old_is_forgotten_unless_a_client_drives_it() -> None:
     world = World(calls=[working(TASK, ttl_ms=1000)], gets={TASK: [working(TASK, ttl_ms=1000)]})
     inbox = Inbox(world.journal, environment=Environment(clock=world.clock))
@@ -466,6 +493,7 @@ def test_an_inbox_without_an_event_loop(real_server: RealServer, path: Path) -> 
         inbox.cancel(record)
         with pytest.raises(TasksClientError):
             inbox.acknowledge(record)
-        assert inbox.prune() == 0
+        with pytest.raises(TasksClientError, match="whole journal"):
+            inbox.prune()
     with pytest.raises(TasksClientError, match="BlockingInbox"):
         inbox.records()

@@ -23,7 +23,7 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..question import Question, check_open, read_questions, record_of
+from ..question import Question, check_open, open_questions, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -263,6 +263,11 @@ class Endpoint:
     async def _release_outcome(self, call: LiveCall) -> None:
         async with self.engine.using_journal():
             await self.release(call)
+
+    async def put_back(self, call: LiveCall) -> None:
+        """Release an outcome that did not reach the host, unless others here look after the call."""
+        if not (self.engine.closed or call.looked_after):
+            await run_to_its_end(self._release_outcome, call)
 
     async def _wait_for_end(
         self, call: LiveCall, listeners: Sequence[OnUpdate], context: object = None
@@ -516,7 +521,9 @@ class Endpoint:
 
         Raises:
             JournalError: The journal could not be read.
+            TasksClientError: The client is closed.
         """
+        self.check_open(call)
         async with self.engine.using_journal():
             if call is not None:
                 known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
@@ -572,6 +579,8 @@ class Endpoint:
                 f"No outcome of {name_tool(tool)} within {timeout} seconds. Unless it was cancelled, the "
                 "task goes on: await error.handle.result(), or resume() later."
             )
+        if any(open_questions(call.record, None)):
+            message = f"{message} It waits for an answer: await error.handle.questions()."
         if call.task_id is not None and failure is not None:
             message = f"{message} The task is not seen: {failure}"
         return WaitTimeoutError(message, last_failure=failure, handle=self.engine.handle_of(self, call))

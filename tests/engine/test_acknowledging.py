@@ -213,7 +213,7 @@ class RefusedError(Exception):
 
 @requirement("law:15")
 @pytest.mark.parametrize("left_by", ["an error", "a cancellation"])
-@pytest.mark.parametrize("again", ["resumed", "resumed by the next", "called under its key"])
+@pytest.mark.parametrize("again", ["resumed", "by another", "resumed by the next", "called under its key"])
 async def test_an_outcome_whose_block_was_left_otherwise_comes_again(
     world: World, left_by: str, again: str
 ) -> None:
@@ -234,10 +234,32 @@ async def test_an_outcome_whose_block_was_left_otherwise_comes_again(
         if again == "resumed":
             (resumed,) = await client.resume()
             assert text(await resumed) == "done"
+        elif again == "by another":
+            async with world.client() as other:
+                (theirs,) = await other.resume()
+                async with theirs.outcome() as result:
+                    assert text(result) == "done"
+            assert text(await handle) == "done"
         elif again == "called under its key":
             assert text(await client.call_tool("tool", idempotency_key=KEY)) == "done"
     async with world.client() as client:
         assert len(await client.resume()) == (1 if again == "resumed by the next" else 0)
+
+
+@requirement("law:15")
+async def test_an_outcome_that_one_of_two_handles_has_not_got_stays_with_the_other(world: World) -> None:
+    async with world.client() as client:
+        handle = await finished(world, client)
+        other = await client.start_tool("tool", idempotency_key=KEY)
+        with pytest.raises(RefusedError):
+            async with handle.outcome():
+                raise RefusedError
+        async with world.client() as another:
+            assert await another.resume() == []
+        async with other.outcome() as result:
+            assert text(result) == "done"
+        (record,) = await client.records()
+        assert record.delivered_at is not None
 
 
 async def test_an_end_that_is_an_error_is_raised_before_the_block_and_counts_as_delivered(

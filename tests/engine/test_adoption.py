@@ -338,7 +338,7 @@ async def test_replicas_with_a_limit_share_what_there_is() -> None:
     assert len(world.server.log("tools/call")) == 6
 
 
-@pytest.mark.parametrize("limit", [0, -1, 0.5])
+@pytest.mark.parametrize("limit", [0, -1, 0.5, 1.5, "3"])
 async def test_a_limit_of_nothing_is_refused(limit: Any) -> None:
     async with World().client() as client:
         with pytest.raises(ValueError, match="at least 1"):

@@ -22,6 +22,7 @@ from mcp_tasks_client.errors import (
     QuestionWithdrawnError,
     TaskCancelledError,
     TasksClientError,
+    WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.inbox import Inbox
@@ -549,9 +550,23 @@ async def test_a_callback_may_leave_one_question_and_is_not_asked_again_until_it
     assert asked[0] == asked[1]
 
 
+async def test_whoever_stops_waiting_is_told_that_an_answer_is_waited_for(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER) as (driver,):
+        handle = await driver.start_tool("sign")
+        await first_question(driver)
+        with pytest.raises(WaitTimeoutError, match=r"for an answer: await error\.handle\.questions\(\)"):
+            await handle.result(timeout=0.05)
+    with pytest.raises(TasksClientError, match="The client is closed"):
+        await handle.questions()
+
+
 def test_a_word_that_is_not_later_is_refused() -> None:
     with pytest.raises(ValueError, match='"later"'):
         TasksClient("http://127.0.0.1:1/mcp", journal=MemoryJournal(), elicitation="never")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match='elicitation must be a function, "later" or None, not bool'):
+        TasksClient("http://127.0.0.1:1/mcp", journal=MemoryJournal(), elicitation=True)  # type: ignore[arg-type]
 
 
 # ── cancelled from outside ────────────────────────────────────────────────────────────────────
