@@ -88,6 +88,8 @@ def test_a_recipe_whose_call_fails_ends_with_an_error(
 ) -> None:
     if tool == "fail_tool" and recipe.name in {"crewai", "openai_agents", "smolagents"}:
         pytest.skip("the framework hands on the text of a result, and not that it is an error")
+    if tool == "fail_rpc" and not request.config.getoption("--long"):
+        pytest.skip("ends as a failed tool does, by another error of the same client; --long runs it")
     python = environment(recipe, request)
     with pytest.raises(Failed, match="it ended with 1"):
         output_of([str(python), str(recipe.program), real_server.url, tool, "{}"], tmp_path, LIMIT_S)

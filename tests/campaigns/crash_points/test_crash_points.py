@@ -37,7 +37,8 @@ TWICE: Final = ("questions before the task and in it", "poll refused with 429")
 STRIDE: Final = 7
 """The short form stops at one in so many points, in each scenario at others."""
 
-STOPPED: Final = [(name, how) for how in ("killed", "fails") for name in SCENARIOS]
+STOPPED: Final = [(name, how) for name in SCENARIOS for how in ("killed", "fails")]
+"""Those of one scenario after each other, so that one process plays its course once for both."""
 
 _ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what nothing stops runs on both
 
@@ -58,12 +59,23 @@ async def lead(scenario: Scenario, *fates: Fate) -> list[str]:
         gc.enable()
 
 
-async def course(scenario: Scenario) -> list[Passed]:
-    """The points that the mortal life passes if nothing stops it."""
+async def course(name: str) -> list[Passed]:
+    """The points that the mortal life of a scenario passes if nothing stops it."""
     fate = Fate()
-    broken = await lead(scenario, fate, Fate())
+    broken = await lead(SCENARIOS[name], fate, Fate())
     assert not broken
     return fate.passed
+
+
+async def known_course(name: str) -> list[Passed]:
+    """The same, played once in a process."""
+    if name not in _COURSES:
+        _COURSES[name] = await course(name)
+    return _COURSES[name]
+
+
+_COURSES: Final[dict[str, list[Passed]]] = {}
+"""On asyncio, where a scenario takes the same course each time."""
 
 
 # ── what must hold ────────────────────────────────────────────────────────────────────────────
@@ -260,15 +272,15 @@ def _at_its_death(world: World) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_host_that_nothing_stops_comes_to_its_end(name: str) -> None:
-    assert await course(SCENARIOS[name])
+    assert await course(name)
 
 
 @_ON_ASYNCIO
 async def test_every_point_is_passed_in_some_scenario(anyio_backend: str) -> None:
     by_client: set[Passed] = set()
     as_host: set[Passed] = set()
-    for name, scenario in SCENARIOS.items():
-        (as_host if name in AS_HOST else by_client).update(await course(scenario))
+    for name in SCENARIOS:
+        (as_host if name in AS_HOST else by_client).update(await known_course(name))
     assert by_client == EVERY_POINT
     assert {point for _, point in EVERY_POINT - as_host} == NOT_AS_HOST
     assert not {point for _, point in as_host} & NOT_AS_HOST
@@ -279,7 +291,7 @@ async def test_every_point_is_passed_in_some_scenario(anyio_backend: str) -> Non
 async def test_wherever_a_host_is_stopped_every_law_holds(
     name: str, how: How, stride: int, anyio_backend: str
 ) -> None:
-    points = await course(SCENARIOS[name])
+    points = await known_course(name)
     broken: dict[str, list[str]] = {}
     for number in range(STOPPED.index((name, how)) % stride, len(points), stride):
         fate, point = Fate(how, number), points[number]
@@ -294,7 +306,7 @@ async def test_wherever_a_host_is_stopped_every_law_holds(
 async def test_wherever_a_host_is_killed_twice_every_law_holds(
     name: str, stride: int, anyio_backend: str
 ) -> None:
-    points = await course(SCENARIOS[name])
+    points = await known_course(name)
     broken: dict[str, list[str]] = {}
     for first in range(0, len(points), stride):
         for second in range(0, 10, stride):
