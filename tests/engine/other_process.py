@@ -16,7 +16,7 @@ from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.sessions.base import Session
 from mcp_tasks_client.testing import ManualClock
 
-__all__ = ["LEASE_S", "OnDisk", "invisible"]
+__all__ = ["LEASE_S", "Hosts", "OnDisk", "invisible"]
 
 T = TypeVar("T")
 
@@ -51,3 +51,26 @@ def invisible(
         lease_s=LEASE_S,
     )
     return TasksClient(session, journal=OnDisk(path, clock), environment=environment, **options)
+
+
+class Hosts:
+    """Two hosts that share a journal, and cannot see each other. Each has its own clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.sqlite3"
+        self.clock, self.other_clock = ManualClock(), ManualClock()
+
+    def first(self, session: Session, **options: Any) -> TasksClient:
+        return invisible(session, self.clock, self.path, "first", **options)
+
+    def second(self, session: Session, **options: Any) -> TasksClient:
+        return invisible(session, self.other_clock, self.path, "second", **options)
+
+    async def outlast(self, seconds: float = LEASE_S + 1) -> None:
+        """Time that passes for the second host only."""
+        await self.other_clock.advance(seconds)
+
+    async def until(self, done: Any) -> None:
+        while not done():
+            await self.clock.advance(1)
+            await self.other_clock.advance(1)

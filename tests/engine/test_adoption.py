@@ -21,7 +21,6 @@ from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.question import answer_instruction, asked_under
 from mcp_tasks_client.testing import (
     FaultPlan,
-    ManualClock,
     completed,
     input_required,
     raising,
@@ -30,7 +29,7 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
-from tests.engine.other_process import LEASE_S, OnDisk, invisible
+from tests.engine.other_process import LEASE_S, Hosts, OnDisk
 from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
@@ -202,20 +201,6 @@ async def test_an_outcome_that_nobody_has_had_is_adopted_again_with_the_next_loo
             await world.clock.advance(3 * LEASE_S)
             assert adopter.handles == []
     assert len(world.server.log("tools/call")) == count
-
-
-class Hosts:
-    """Two hosts that share a journal, and cannot see each other. Each has its own clock."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "journal.sqlite3"
-        self.clock, self.other_clock = ManualClock(), ManualClock()
-
-    def first(self, session: ScriptedSession, **options: Any) -> TasksClient:
-        return invisible(session, self.clock, self.path, "first", **options)
-
-    def second(self, session: ScriptedSession, **options: Any) -> TasksClient:
-        return invisible(session, self.other_clock, self.path, "second", **options)
 
 
 @requirement("law:5")

@@ -33,7 +33,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import LateSession
-from tests.engine.other_process import LEASE_S, OnDisk, invisible
+from tests.engine.other_process import LEASE_S, Hosts, OnDisk
 from tests.engine.world import ASK, DONE, LOST, TASK, Asked
 from tests.scripted_session import ScriptedSession
 
@@ -44,29 +44,6 @@ AT_ONCE = {"resultType": "complete", **text_result("at once")}
 AT_WORK = working(TASK, poll_interval_ms=1000)
 LATER = {"resultType": "input_required", "requestState": "1"}
 FULL = JournalError("The disk is full. Make room and try again.")
-
-
-class Hosts:
-    """Two hosts that share a journal, and cannot see each other. Each has its own clock."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "journal.sqlite3"
-        self.clock, self.other_clock = ManualClock(), ManualClock()
-
-    def first(self, session: ScriptedSession, **options: Any) -> TasksClient:
-        return invisible(session, self.clock, self.path, "first", **options)
-
-    def second(self, session: ScriptedSession, **options: Any) -> TasksClient:
-        return invisible(session, self.other_clock, self.path, "second", **options)
-
-    async def outlast(self, seconds: float = LEASE_S + 1) -> None:
-        """Time that passes for the second host only."""
-        await self.other_clock.advance(seconds)
-
-    async def until(self, done: Any) -> None:
-        while not done():
-            await self.clock.advance(1)
-            await self.other_clock.advance(1)
 
 
 @pytest.fixture

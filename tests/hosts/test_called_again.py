@@ -47,6 +47,7 @@ from tests._requirements import requirement
 from tests.tasks_2025_11_25.wire import Wire as OlderServer
 from tests.tasks_2025_11_25.wire import refusal
 
+from ._doors import streamed
 from .http._host import ENDPOINT, LIMIT_S, OLDER, QUICK, URL, Host, OlderHost, count, hosted, recorded
 from .relay._core_wire import Wire as OlderStream
 from .relay._core_wire import connected
@@ -173,14 +174,12 @@ async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]
 
 @asynccontextmanager
 async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        inner = streamable_http_client(URL, http_client=http)
-        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
+    async with streamed(server, **options) as host:
 
-            async def call() -> str:
-                return text_of(await host.call("tool", meta=META))
+        async def call() -> str:
+            return text_of(await host.call("tool", meta=META))
 
-            yield call
+        yield call
 
 
 async def make(way: Way, server: ScriptedServer, **options: Any) -> str:

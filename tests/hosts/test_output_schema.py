@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import httpx2
-import mcp
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
@@ -22,8 +21,8 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.testing import ScriptedServer, complete, scripted_client, work
 
+from ._doors import extended, streamed
 from .http._host import ENDPOINT, QUICK, URL, hosted
-from .relay._host import over_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -53,15 +52,12 @@ async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Cal
 @asynccontextmanager
 async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
     """Options of the client's extension count."""
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        extension = TasksExtension(endpoint=ENDPOINT, **options)
-        sdk = mcp.Client(streamable_http_client(URL, http_client=http), extensions=[extension])
-        async with sdk, TasksClient(sdk) as client:
+    async with extended(server, **options) as sdk, TasksClient(sdk) as client:
 
-            async def call() -> Any:
-                return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
+        async def call() -> Any:
+            return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
 
-            yield call
+        yield call
 
 
 @asynccontextmanager
@@ -77,14 +73,12 @@ async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]
 
 @asynccontextmanager
 async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        inner = streamable_http_client(URL, http_client=http)
-        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
+    async with streamed(server, **options) as host:
 
-            async def call() -> Any:
-                return read(await host.call("tool"))
+        async def call() -> Any:
+            return read(await host.call("tool"))
 
-            yield call
+        yield call
 
 
 def read(answer: Any) -> Any:

@@ -12,9 +12,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 import httpx
 import httpx2
-import mcp
 import pytest
-from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import (
     Journal,
@@ -23,7 +21,6 @@ from mcp_tasks_client import (
     TaskRecord,
     TasksClient,
     TasksExtension,
-    TasksTransport,
     call_label,
     idempotency_key,
     tasks_http_client_factory,
@@ -32,8 +29,8 @@ from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.hosts.call_options import META_LABEL, read_options
 from mcp_tasks_client.testing import ScriptedServer
 
-from .http._host import ENDPOINT, QUICK, URL, Host, asking_server, count, hosted, recorded
-from .relay._host import over_streams
+from ._doors import extended, streamed
+from .http._host import QUICK, URL, Host, asking_server, count, hosted, recorded
 
 pytestmark = [
     pytest.mark.anyio,
@@ -81,21 +78,15 @@ def in_block(call_tool: Call) -> Call:
 
 @asynccontextmanager
 async def by_extension(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        extension = TasksExtension(endpoint=ENDPOINT, **options)
-        sdk = mcp.Client(streamable_http_client(URL, http_client=http), extensions=[extension])
-        async with sdk as client:
-            yield in_block(client.call_tool)
+    async with extended(server, **options) as client:
+        yield in_block(client.call_tool)
 
 
 @asynccontextmanager
 async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
     """The application is that of the client's extension."""
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        extension = TasksExtension(endpoint=ENDPOINT, **options)
-        sdk = mcp.Client(streamable_http_client(URL, http_client=http), extensions=[extension])
-        async with sdk, TasksClient(sdk) as client:
-            yield client.call_tool
+    async with extended(server, **options) as sdk, TasksClient(sdk) as client:
+        yield client.call_tool
 
 
 @asynccontextmanager
@@ -118,14 +109,12 @@ async def beneath_in_meta(server: ScriptedServer, **options: Any) -> AsyncIterat
 
 @asynccontextmanager
 async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        inner = streamable_http_client(URL, http_client=http)
-        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
+    async with streamed(server, **options) as host:
 
-            async def call(tool: str, label: str | None = None) -> Any:
-                return await host.call(tool, meta={} if label is None else {META_LABEL: label})
+        async def call(tool: str, label: str | None = None) -> Any:
+            return await host.call(tool, meta={} if label is None else {META_LABEL: label})
 
-            yield call
+        yield call
 
 
 WAYS: Final = [by_url, by_url_in_meta, by_extension, by_wrapped_client, beneath, beneath_in_meta, around]

@@ -13,19 +13,17 @@ from typing import Any, Final, TypeAlias
 import anyio
 import anyio.lowlevel
 import httpx
-import httpx2
 import pytest
-from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport, TasksTransport
+from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
-from tests.hosts.relay._host import over_streams
+from tests.hosts._doors import streamed
 
-from ._host import ENDPOINT, LIMIT_S, URL, Host, count, recorded, resume
+from ._host import ENDPOINT, LIMIT_S, Host, count, recorded, resume
 
 pytestmark = pytest.mark.anyio
 
@@ -97,10 +95,8 @@ async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]
 @asynccontextmanager
 async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]:
     """A host whose MCP transport is one of ours."""
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        inner = streamable_http_client(URL, http_client=http)
-        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
-            yield host
+    async with streamed(server, **options) as host:
+        yield host
 
 
 async def call(host: Host, meta: dict[str, Any]) -> str:
