@@ -57,7 +57,7 @@ async def test_a_label_stays_with_its_call_in_a_later_process_and_in_the_handle_
     world = World(**TWO_CALLS)
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError) as caught:
-            await world.call(client, within=5, timeout=3, label="of Ada")
+            await world.call(client, within=5, timeout=0.5, label="of Ada")
     error = pickle.loads(pickle.dumps(caught.value))
     assert error.handle.label == "of Ada"
     async with world.client() as client:

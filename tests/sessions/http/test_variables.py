@@ -195,6 +195,8 @@ async def test_a_certificate_is_trusted_that_the_environment_names(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         async with calling(way, url) as call:
             assert await call() == "done"
+        if way != "by URL":
+            return  # the rest says of the certificate that nobody else trusts it
         monkeypatch.delenv("SSL_CERT_FILE")
         async with calling("by URL", url) as call:
             with pytest.raises(SessionError, match="could not be sent") as caught:
