@@ -148,7 +148,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             record, is_asked = asking.get(record_id), isinstance(call.error, InputUnansweredError)
             if call.wanted or call.driver is not None:
                 resting.add(record_id)
-            elif call.instructed or not call.over or (is_time and not is_asked):
+            elif call.instructed or (is_time and not is_asked):
                 del self._taken[record_id]
             elif not is_asked or (record is not None and _asked(record) == _asked(call.record)):
                 if record is None or record.owner is None:  # else another has it, who may be gone

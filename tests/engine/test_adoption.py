@@ -13,7 +13,13 @@ import anyio.lowlevel
 import pytest
 
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.errors import InputUnansweredError, JournalError, SessionError, TasksClientError
+from mcp_tasks_client.errors import (
+    InputUnansweredError,
+    JournalError,
+    SessionError,
+    TasksClientError,
+    WaitTimeoutError,
+)
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.memory import MemoryJournal
@@ -429,6 +435,36 @@ async def test_what_others_have_gone_on_with_and_released_is_adopted_again() -> 
         assert len(adopter.handles) == 2
 
 
+async def test_what_asks_something_else_after_others_have_gone_on_with_it_is_adopted_again() -> None:
+    world = World(gets={TASK: [ASKS]})
+    await leave(world)
+    async with world.client() as client, adopting(client) as adopter:
+        await world.clock.advance(3)
+        assert len(adopter.handles) == 1
+        world.server.gets[TASK] = [input_required(TASK, {"k2": ASK}, poll_interval_ms=1000)]
+        async with world.client() as other:
+            await other.resume()
+            await world.clock.advance(5)
+        for _ in range(3):
+            await world.clock.advance(LOOK_S + 1)
+            assert len(adopter.handles) == 2
+
+
+async def test_what_parks_and_is_waited_for_in_vain_is_adopted_again() -> None:
+    world = World(gets={TASK: [ASKS]})
+    await leave(world)
+    async with world.client() as client, adopting(client) as adopter:
+        await world.clock.advance(3)
+        (handle,) = adopter.handles
+        with pytest.raises(InputUnansweredError):
+            await handle.result()
+        world.server.gets[TASK] = [AT_WORK]
+        with pytest.raises(WaitTimeoutError):
+            await handle.result(timeout=0.05)
+        await world.clock.advance(2 * LOOK_S)
+        assert adopter.handles == [handle, handle]
+
+
 async def test_what_another_takes_that_dies_is_adopted_again(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path)
     theirs = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [ASKS]})
@@ -586,6 +622,11 @@ async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
                 listener([record.record_id, "of another endpoint"])
             await world.clock.advance(0.1)
         assert journal.looks - before <= 2, "once for each record"
+        await world.clock.advance(LOOK_S)
+        before = journal.looks
+        await journal.instruct(record.record_id, Instruction("answer: k2", "{}", 2.0))
+        await world.clock.advance(0.1)
+        assert journal.looks - before == 1, "what comes later is looked for as well"
         assert adopter.handles == []
     async with journal:
         assert len(await journal.records(Scope("scripted"))) == 1

@@ -24,6 +24,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.inbox import Inbox
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.sessions.base import TaskRef
@@ -340,6 +341,28 @@ async def test_when_the_last_one_who_waits_goes_the_abandoned_call_is_cancelled_
 
 
 # ── what keeps a cancel from getting through ──────────────────────────────────────────────────
+
+
+@requirement("law:8")
+@pytest.mark.parametrize("fails", [False, True], ids=["", "the commit is made and seems to fail"])
+async def test_a_cancel_that_was_left_in_the_journal_is_heeded_once(fails: bool) -> None:
+    world, plan = World(gets={TASK: [EVERY_1200_MS]}), FaultPlan()
+    if fails:
+        plan.at("commit: CancelRequested", "after", raising(FULL))
+    async with world.client(observer=plan) as client, Inbox(world.journal) as inbox:
+        handle = await client.start_tool("tool")
+        (record,) = await inbox.records()
+        await inbox.cancel(record)
+        await world.clock.advance(1)
+        assert await world.journal.instructions(record.record_id) == []
+        if fails:
+            with pytest.raises(JournalError, match="full"):
+                await handle.result()
+            world.server.gets[TASK] = [cancelled(TASK)]
+            await world.during(lambda: is_cancelled(handle), 60)
+        else:
+            await world.clock.advance(60)
+    assert len(world.server.log("tasks/cancel")) == 1
 
 
 class SlowToCancel(ScriptedSession):
