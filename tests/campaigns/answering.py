@@ -33,7 +33,8 @@ def answering(journal: Path, log: Path, life: int, patience_s: tuple[float, floa
         journal: Where questions are asked.
         log: What it writes down.
         life: The number that is in its words.
-        patience_s: Seconds that a question waits for an answer of this process, at least and at most.
+        patience_s: Seconds that a question waits for an answer of this process, at least and at most. Half of
+            the questions wait no longer than a quarter of the time in between.
     """
     return [sys.executable, "-m", __name__, str(journal), str(log), str(life), *map(str, patience_s)]
 
@@ -66,8 +67,10 @@ class Answerer:
                 await anyio.sleep(_LOOK_S)
 
     async def _answer(self, question: Question, words: str) -> None:
-        patience_s = random.Random(question.question_id).uniform(*self._patience_s)
-        await anyio.sleep(max(0.0, question.asked_at + patience_s - time.time()))
+        at_least_s, at_most_s = self._patience_s
+        share = random.Random(question.question_id).random() ** 2
+        due_at = question.asked_at + at_least_s + share * (at_most_s - at_least_s)
+        await anyio.sleep(max(0.0, due_at - time.time()))
         about = {"text": words, **_about(question)}
         self._log.write("giving", **about)
         try:

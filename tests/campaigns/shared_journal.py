@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from anyio.lowlevel import checkpoint
@@ -13,12 +14,12 @@ from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
 
-__all__ = ["ProcessJournal", "Trouble", "Watch"]
+__all__ = ["LOOK_S", "ProcessJournal", "Trouble", "Watch"]
 
 Trouble = Callable[[], JournalError | None]
 """Asked before each write: what the disk says to it, if anything."""
 
-_LOOK_S: Final = 5.0
+LOOK_S: Final = 5.0
 """Seconds between two times that a journal writes of its own accord."""
 
 
@@ -34,8 +35,8 @@ class Watch(Protocol):
     def removed(self, record: TaskRecord) -> None:
         """A record is no more, since its call was not made."""
 
-    def taken(self, taken: Taken) -> None:
-        """A record changed its owner."""
+    def taken(self, taken: Taken, *, pending: bool) -> None:
+        """A record changed its owner; ``pending``: among all that were free."""
 
     def forgotten(self, record: TaskRecord) -> None:
         """A record was pruned."""
@@ -56,6 +57,8 @@ class ProcessJournal(Journal):
         trouble: Lets writes fail.
         watch: Told what each write does to a record.
         fences: The fence of each record as it was stored last; shared by all processes.
+        hears_late: It hears of what other processes leave as late as a journal may, for which
+            :meth:`write_now_and_then` has to run.
     """
 
     def __init__(
@@ -65,12 +68,17 @@ class ProcessJournal(Journal):
         trouble: Trouble = lambda: None,
         watch: Watch | None = None,
         fences: dict[str, int] | None = None,
+        *,
+        hears_late: bool = False,
     ) -> None:
         self._records = records
         self._clock = clock
         self._trouble = trouble
         self._watch = watch
         self._fences = {} if fences is None else fences
+        self._hears_late = hears_late
+        self._listeners: set[Listener] = set()
+        self._instructed: set[str] = set()
         self._users = 0
         self._sources: set[LeaseSource] = set()
         self._delivered: list[tuple[float, Mapping[str, int], float | None]] = []
@@ -80,9 +88,14 @@ class ProcessJournal(Journal):
         return id(self._records)
 
     async def write_now_and_then(self) -> None:
-        """What a journal does of its own accord: renew the lease in time, and write what was delivered."""
+        """What a journal does of its own accord.
+
+        Tell of what others have left, renew the lease in time, and write what was delivered.
+        """
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(LOOK_S)
+            self._tell(self._instructed.copy())
+            self._instructed.clear()
             if self._trouble() is None:
                 self._flush()
                 for source in list(self._sources):
@@ -177,7 +190,7 @@ class ProcessJournal(Journal):
         await self._write()
         taken = await self._records.take(record_id, owner, gone)
         if taken is not None and taken.record.owner == owner:
-            self._note_taken(taken)
+            self._note_taken(taken, pending=False)
         return taken
 
     async def take_pending(
@@ -195,7 +208,7 @@ class ProcessJournal(Journal):
             scope, owner, gone, application=application, limit=limit, leave=leave
         )
         for taken in every:
-            self._note_taken(taken)
+            self._note_taken(taken, pending=True)
         return every
 
     async def release(self, *names: str) -> None:
@@ -207,6 +220,8 @@ class ProcessJournal(Journal):
         standing = await self._records.instruct(record_id, instruction)
         if standing is instruction and self._watch is not None:
             self._watch.instructed(record_id, instruction)
+        if standing is instruction:
+            self._tell({record_id})
         return standing
 
     async def instructions(self, record_id: str) -> list[Instruction]:
@@ -214,7 +229,21 @@ class ProcessJournal(Journal):
         return await self._records.instructions(record_id)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        return self._records.listen(listener)
+        if not self._hears_late:
+            return self._records.listen(listener)
+        if not self._listeners:
+            self._stop = self._records.listen(self._instructed.update)
+        self._listeners.add(listener)
+        return partial(self._listen_no_more, listener)
+
+    def _listen_no_more(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners:
+            self._stop()
+
+    def _tell(self, record_ids: Collection[str]) -> None:
+        for listener in list(self._listeners) if record_ids else ():
+            listener(record_ids)
 
     # ── what stands behind it ─────────────────────────────────────────────────────────────────
 
@@ -242,7 +271,7 @@ class ProcessJournal(Journal):
         if self._watch is not None:
             self._watch.saved(record, fence)
 
-    def _note_taken(self, taken: Taken) -> None:
+    def _note_taken(self, taken: Taken, *, pending: bool) -> None:
         self._fences[taken.record.record_id] = taken.record.fence
         if self._watch is not None:
-            self._watch.taken(taken)
+            self._watch.taken(taken, pending=pending)

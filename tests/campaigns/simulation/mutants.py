@@ -17,6 +17,7 @@ from unittest.mock import patch
 from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client import question as questions
 from mcp_tasks_client.engine import call_store, prompts, requests, runner
+from mcp_tasks_client.engine.adoption import Adoption
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.cancellation import Cancellation
 from mcp_tasks_client.engine.endpoint import Endpoint
@@ -197,9 +198,99 @@ def what_was_released_is_still_driven() -> AbstractContextManager[Any]:
 
 @mutant
 def what_is_not_driven_any_more_is_not_released() -> AbstractContextManager[Any]:
-    async def nothing(self: Any, call: LiveCall) -> None: ...
+    async def nothing(self: Any, call: LiveCall, **options: Any) -> None: ...
 
     return patch.object(CallStore, "release", nothing)
+
+
+# ── what is taken up ──────────────────────────────────────────────────────────────────────────
+
+
+def _take_pending(change: Callable[[Any, dict[str, Any]], None]) -> AbstractContextManager[Any]:
+    """Another way to take what is pending. It gets the journal, and may change the options."""
+    take = MemoryJournal.take_pending
+
+    async def changed(self: Any, scope: Any, owner: str, gone: Any = (), **options: Any) -> Any:
+        options["gone"] = gone
+        change(self, options)
+        return await take(self, scope, owner, **options)
+
+    return patch.object(MemoryJournal, "take_pending", changed)
+
+
+@mutant
+def one_more_than_the_limit_is_taken() -> AbstractContextManager[Any]:
+    def one_more(journal: Any, options: dict[str, Any]) -> None:
+        if options["limit"] is not None:
+            options["limit"] += 1
+
+    return _take_pending(one_more)
+
+
+@mutant
+def what_is_unfinished_takes_no_room() -> AbstractContextManager[Any]:
+    look = Adoption._look
+
+    async def roomy(self: Any) -> None:
+        limit = self._limit
+        if limit is not None:
+            self._limit += sum(not call.over for call in self._taken.values())
+        try:
+            await look(self)
+        finally:
+            self._limit = limit
+
+    return patch.object(Adoption, "_look", roomy)
+
+
+@mutant
+def what_others_hold_is_taken_up() -> AbstractContextManager[Any]:
+    def everybody(journal: Any, options: dict[str, Any]) -> None:
+        options["gone"] = [row.owner for _, row in journal._rows.values() if row.owner is not None]
+
+    return _take_pending(everybody)
+
+
+@mutant
+def what_was_released_is_not_taken_up() -> AbstractContextManager[Any]:
+    def leave_them(journal: Any, options: dict[str, Any]) -> None:
+        released = [row.record_id for _, row in journal._rows.values() if row.owner is None]
+        options["leave"] = [*options["leave"], *released]
+
+    return _take_pending(leave_them)
+
+
+@mutant
+def what_another_application_has_made_is_taken_up() -> AbstractContextManager[Any]:
+    return _take_pending(lambda journal, options: options.update(application="a"))
+
+
+@mutant
+def what_is_to_be_left_alone_is_taken() -> AbstractContextManager[Any]:
+    return _take_pending(lambda journal, options: options.update(leave=()))
+
+
+@mutant
+def what_comes_free_later_is_not_adopted() -> AbstractContextManager[Any]:
+    look = Adoption._look
+
+    async def once(self: Any) -> None:
+        await look(self)
+        self._look_at = math.inf
+
+    return patch.object(Adoption, "_look", once)
+
+
+@mutant
+def what_was_adopted_is_adopted_again() -> AbstractContextManager[Any]:
+    look = Adoption._look
+
+    async def again(self: Any) -> None:
+        had = list(self._taken.values())
+        await look(self)
+        self._found += [self._make(call) for call in had if call.record.finished]
+
+    return patch.object(Adoption, "_look", again)
 
 
 # ── tools/call ────────────────────────────────────────────────────────────────────────────────
@@ -386,6 +477,26 @@ def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> AbstractCo
 
 
 @mutant
+def the_callback_answers_though_another_was_first() -> AbstractContextManager[Any]:
+    find = CallStore._find_first_answer
+
+    async def insist(self: Any, call: LiveCall, event: AnswerReady) -> Any:
+        return event, (await find(self, call, event))[1]
+
+    return patch.object(CallStore, "_find_first_answer", insist)
+
+
+@mutant
+def what_has_become_part_of_the_state_is_left_in_the_journal() -> AbstractContextManager[Any]:
+    save = CallStore._save
+
+    async def unmarked(self: Any, *args: Any, heeded: str | None = None, **options: Any) -> Any:
+        return await save(self, *args, **options)
+
+    return patch.object(CallStore, "_save", unmarked)
+
+
+@mutant
 def nobody_who_drives_is_told_of_answers() -> AbstractContextManager[Any]:
     return patch.object(LiveCall, "instruct", lambda self: None)
 
@@ -404,6 +515,13 @@ def whoever_answers_sends_it_too() -> AbstractContextManager[Any]:
                 await self.session.update(ref, {key: answer})
 
     return patch.object(Endpoint, "take_answer", send)
+
+
+@mutant
+def whoever_takes_a_call_up_does_not_read_what_was_left() -> AbstractContextManager[Any]:
+    async def nothing(self: Any, call: LiveCall) -> None: ...
+
+    return patch.object(runner.Runner, "catch_up", nothing)
 
 
 @mutant
@@ -532,6 +650,25 @@ def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
     async def nothing(self: Any, live: LiveCall) -> None: ...
 
     return patch.object(Cancellation, "cancel_abandoned", nothing)
+
+
+@mutant
+def who_goes_away_from_a_dropped_in_call_cancels_nothing() -> AbstractContextManager[Any]:
+    cancel, see = Cancellation.cancel_abandoned, Endpoint.see_task_through
+    dropped_in: set[Any] = set()
+
+    async def cancel_others(self: Any, call: LiveCall) -> None:
+        if self._store not in dropped_in:
+            await cancel(self, call)
+
+    async def note(self: Any, *args: Any, **options: Any) -> Any:
+        dropped_in.add(self._store)
+        return await see(self, *args, **options)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Cancellation, "cancel_abandoned", cancel_others))
+    stack.enter_context(patch.object(Endpoint, "see_task_through", note))
+    return stack
 
 
 # ── what the server tells by itself ───────────────────────────────────────────────────────────

@@ -174,6 +174,18 @@ class Plan:
 
     answers: list[Answering] = field(default_factory=list)
 
+    outrun: float = 0.0
+    """How often somebody at another process answers while a callback is about to."""
+
+    hears_late: bool = False
+    """Whether seconds pass until a process hears of what another one has left for it."""
+
+    adopt_limit: int | None = None
+    """How many calls a process takes up at once that adopts."""
+
+    applications: list[str | None] = field(default_factory=list)
+    """What each process calls itself; and the last one, which goes by a name if any does."""
+
     @property
     def clocks_jump(self) -> bool:
         return bool(self.jumps)
@@ -184,9 +196,9 @@ class Plan:
         return bool(self.prunes) or self.retention_s is not None
 
 
-def plan(random: Random, tells: Random, drops: Random, outside: Random) -> Plan:
-    """A history. Drawn apart are what the server tells by itself, which calls are dropped in, and who answers
-    from outside.
+def plan(random: Random, tells: Random, drops: Random, outside: Random, adopts: Random) -> Plan:
+    """A history. Drawn apart are what the server tells by itself, which calls are dropped in, who answers
+    from outside, and who takes up what.
     """
     drawn = _plan(random, draw_telling(tells, CHAOS_S))
     for intent in drawn.intents:
@@ -200,6 +212,11 @@ def plan(random: Random, tells: Random, drops: Random, outside: Random) -> Plan:
         drawn.later = outside.choice([0.0, 0.5, 1.0])
         drawn.answers = _draw_answers(outside, len(drawn.lives))
         drawn.answer_s = max(drawn.answer_s, outside.choice([0.0, 0.0, 5.0]))
+    drawn.outrun = adopts.choice([0.0, 0.0, 0.5]) if drawn.answer_s else 0.0
+    drawn.hears_late = adopts.random() < 0.5
+    drawn.adopt_limit = adopts.choice([1, 2, None])
+    names = adopts.choice([(None,), (None,), (None, "a")])
+    drawn.applications = [*(adopts.choice(names) for _ in drawn.lives), names[-1]]
     return drawn
 
 

@@ -66,7 +66,7 @@ from mcp_tasks_client.sessions.base import (
 )
 from mcp_tasks_client.testing import KilledError
 
-from ..shared_journal import ProcessJournal
+from ..shared_journal import LOOK_S, ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess
 from .plans import Answering, Intent
 
@@ -169,10 +169,16 @@ class Process(Observer):
         self.number = number
         self.last = last
         self.pid = len(world.processes) + 1
+        self.application = world.plan.applications[number]  # the last one has the number -1
         self.clock = ProcessClock(world.clock)
         self.killed = False
         self.killed_early = False
         """Whether it was killed before everything was over."""
+
+        self.killed_at = math.inf
+        self.adopts_since = math.inf
+        self._adopted: dict[str, TaskHandle] = {}
+        """By ``record_id``: what was adopted, and has not parked."""
 
         self.points = 0
         self.scope = anyio.CancelScope()
@@ -183,7 +189,14 @@ class Process(Observer):
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
-        self.journal = ProcessJournal(world.journal, self.clock, self._trouble, world, world.fences)
+        self.journal = ProcessJournal(
+            world.journal,
+            self.clock,
+            self._trouble,
+            world,
+            world.fences,
+            hears_late=world.plan.hears_late,
+        )
         if world.plan.retention_s is not None:
             self.journal.retention_s = world.plan.retention_s
         self.line = Line(self)
@@ -218,6 +231,7 @@ class Process(Observer):
         common: dict[str, Any] = {
             "journal": self.journal,
             "on_abandon": world.plan.on_abandon,
+            "application": self.application,
             "environment": Environment(
                 clock=self.clock,
                 jitter=self.random.random,
@@ -269,6 +283,7 @@ class Process(Observer):
             self.world.tell(f"process {self.pid} is killed")
             self.world.lose_replies(since=self.suspended_at if self.suspended_at is not None else math.inf)
             self.killed = self.killed_early = True
+            self.killed_at = self.world.clock.now
             self.world.living.discard(self.pid)
             self.clock.kill()
             self.scope.cancel()
@@ -315,15 +330,36 @@ class Process(Observer):
 
     async def _adopt(self, client: TasksClient) -> None:
         async with anyio.create_task_group() as tasks:
-            adopted = client.adopt(limit=3)
+            adopted = client.adopt(self.world.plan.adopt_limit)
+            self.adopts_since = self.world.clock.now
             while not self.killed:
                 try:
                     async for handle in adopted:
+                        self._note_adopted(handle)
                         tasks.start_soon(self._await, handle)
                     return
                 except TasksClientError as error:
                     self.world.tell(f"process {self.pid}: adopt: {error!r}")
                     await self._sleep(5.0)
+
+    def _note_adopted(self, handle: TaskHandle) -> None:
+        record_id = handle.reference["record_id"]
+        if self.late or self.world.disk_failed:
+            return  # others may have had them meanwhile
+        if record_id in self._adopted:
+            self.world.break_("adopted twice", f"{handle!r} by process {self.pid}")
+        self._adopted[record_id] = handle
+        unfinished = [one for one in self._adopted.values() if not one.done]
+        limit = self.world.plan.adopt_limit
+        if limit is not None and len(unfinished) > limit:
+            self.world.break_("adopted too many", f"{unfinished!r} by process {self.pid}")
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes up whatever comes free."""
+        limit = self.world.plan.adopt_limit
+        enough = limit is None or limit >= len(self.world.plan.intents)
+        return enough and self.may_act and self.suspended_at is None
 
     async def _anything_left(self, client: TasksClient) -> bool:
         return any(record.pending for record in await client.records())
@@ -344,6 +380,7 @@ class Process(Observer):
                 if _violated(error):
                     self.world.received(handle.tool)
                 self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
+                self._adopted.pop(handle.reference["record_id"], None)
                 await self._sleep(9.0)
 
     async def _do(self, client: TasksClient, intent: Intent) -> None:
@@ -572,7 +609,8 @@ class Process(Observer):
         wakes = world.clock.now == self.wakes_at and key in world.left
         if key in world.committed and not wakes:
             world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
-        if world.left.get(key, math.inf) < world.clock.now and not (self.late or wakes):
+        heard_at = world.left.get(key, math.inf) + (LOOK_S if world.plan.hears_late else 0.0)
+        if heard_at < world.clock.now and not (self.late or wakes):
             world.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
         other = world.prompts.get(key)
         if other is self:
@@ -586,6 +624,7 @@ class Process(Observer):
             world.break_("two forms at once", f"{key} by process {self.pid}")
         try:
             self._forms[context.tool] += is_form
+            world.outrun(self)
             await self._sleep(world.plan.answer_s)
             self.not_after_a_cancel(task_id, f"goes on asking {key}")
             if world.committed.get(key, math.inf) < world.clock.now and not self.late:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 
 from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
+from mcp_tasks_client.engine.environment import LEASE_S
 from mcp_tasks_client.engine.instructions import CANCEL
 from mcp_tasks_client.journal.base import Instruction, Lease, Taken
 from mcp_tasks_client.machine.record import Scope
@@ -36,7 +37,7 @@ from mcp_tasks_client.testing import (
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 
 from ..virtual_time import WorldClock
-from .plans import CHAOS_S, Intent, Moment, Plan, fault, plan
+from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
 from .process import Process
 from .telling import Grapevine
 
@@ -44,6 +45,9 @@ __all__ = ["World", "play"]
 
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
+
+_LOOK_S: Final = 20.0
+"""Seconds within which whoever adopts has looked for what is free."""
 
 SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case."""
@@ -70,6 +74,7 @@ class World:
             tells,
             Random(f"what is dropped in in {seed}"),
             Random(f"what comes from outside in {seed}"),
+            Random(f"what is taken up in {seed}"),
         )
         self.clock = WorldClock()
         self.journal = MemoryJournal()
@@ -118,6 +123,9 @@ class World:
         self._owners: dict[str, str | None] = {}
         self._task_ids: dict[str, str] = {}
         self._questions: dict[str, str] = {}
+        self._free: dict[str, tuple[TaskRecord, float]] = {}
+        """Tasks that wait for nobody's answer, as the journal has them, and since when."""
+
         self._observed: set[str] = set()
         """The IDs of the tasks that have not ended, by the journal."""
 
@@ -125,6 +133,7 @@ class World:
         """When a poll of a task was answered, and it had not ended."""
 
         self._faults = Random(seed + 1)
+        self._outrunning = Random(f"who is faster in {seed}")
         self._tokens = Random(f"when a credential expires in {seed}")
         self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
         self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
@@ -174,11 +183,21 @@ class World:
         for question in getattr(record.state, "questions", ()):
             if not question.unanswered:
                 self.committed.setdefault(question.key, self.clock.now)
+        asks = any(question.unanswered for question in getattr(record.state, "questions", ()))
+        if isinstance(record.state, Observing) and not asks:
+            self._free[record.record_id] = record, self.clock.now
+        else:
+            self._free.pop(record.record_id, None)
         if record.task_id is not None:
             self._task_ids[record.record_id] = record.task_id
             self.journaled.add(record.task_id)
             self._owners[record.task_id] = record.owner
             self._observed.discard(record.task_id)
+        for question in getattr(record.state, "questions", ()):
+            name = question_id(record.record_id, question)
+            left = self.journal._instructions.get(record.record_id, {}).get(name)
+            if left is not None and not (left.heeded or question.unanswered):
+                self.break_("an answer stays in the journal", question.key)
         match record.state:
             case Observing(task=task, cancel=cancel):
                 self._observed.add(task.task_id)
@@ -228,12 +247,15 @@ class World:
         """The server's key of a question."""
         return self._questions[question_id]
 
-    def taken(self, taken: Taken) -> None:
+    def taken(self, taken: Taken, *, pending: bool) -> None:
         """A record changed its owner."""
+        self._free.pop(taken.record.record_id, None)
         now = self.process_of(taken.record.owner)
         had = self.process_of(taken.before)
         if taken.record.task_id is not None:
             self._owners[taken.record.task_id] = taken.record.owner
+        if pending and now is not None and taken.record.application not in (None, now.application):
+            self.break_("taken from another application", f"{taken.record!r} by process {now.pid}")
         there = had is not None and had is not now and had.pid in self.living and not had.late
         if there and taken.before is not None and not taken.before.endswith("/left"):
             assert had is not None
@@ -246,6 +268,7 @@ class World:
         intent, now = self._intent_of(record.tool), self.clock.time()
         self.tell(f"{intent.tool} is forgotten")
         self._observed.discard(record.task_id or "")
+        self._free.pop(record.record_id, None)
         self.forgotten_tools.add(intent.tool)
         if record.delivered_at is None and record.expires_at is not None:
             # Its task has been gone for long. What is asked and called under its key is new.
@@ -283,6 +306,14 @@ class World:
             intent.cancelling = True
             process = there[intent.cancel.process % len(there)]
             process.changes_its_mind(intent, intent.cancel.after_s if moment != "at" else 0.0)
+
+    def outrun(self, asking: Process) -> None:
+        """A callback is about to answer. Somebody at another process may be faster."""
+        others = [one for one in self.processes if one.may_act and one is not asking]
+        if others and self._outrunning.random() < self.plan.outrun:
+            after_s = self.plan.answer_s * self._outrunning.random()
+            other = self._outrunning.choice(others)
+            other.answer(Answering(self.clock.now, other.number, after_s, share=1.0))
 
     def _wants_quiet(self, arrival: Arrival) -> bool:
         """Whether a poll is the one to be told to come later, for a host to cancel meanwhile."""
@@ -364,9 +395,11 @@ class World:
             for at, happen in self._happenings(tasks):
                 await self.clock.pass_to(at, anyio.Event())
                 self._check_drivers()
+                self._check_adopted()
                 happen()
             await self.clock.pass_to(CHAOS_S, anyio.Event())
             self._check_drivers()
+            self._check_adopted()
             self.calm, self.calm_at = True, self.clock.now
             for process in list(self.processes):
                 process.clock.go_on()
@@ -492,6 +525,20 @@ class World:
                 owned = {task_id for task_id in self._observed if self.owner_of(task_id) is process}
                 for task_id in owned - process.driven if process.may_act else ():
                     self.break_("owned and not driven", f"{task_id} by process {process.pid}")
+
+    def _check_adopted(self) -> None:
+        """What comes free is taken up by whoever adopts, and has room, within two lease times."""
+        for record, since in () if self.disk_failed or self.plan.clocks_jump else self._free.values():
+            owner = self.process_of(record.owner)
+            if owner is not None:
+                since = max(since, owner.killed_at)
+            limit_s = _LOOK_S if record.owner is None or not self.plan.blind else 2 * LEASE_S
+            for process in self.processes:
+                may_take = record.application in (None, process.application) and process.has_room
+                if may_take and max(since, process.adopts_since) + limit_s < self.clock.now:
+                    self.break_(
+                        "not adopted", f"{record!r}, free since {since:.3f}, by process {process.pid}"
+                    )
 
     def _check_outcomes(self, intent: Intent) -> None:
         """What was told is how a task of that intent can have ended at the server."""

@@ -46,8 +46,11 @@ Through: TypeAlias = Literal["client", "http", "transport", "extension", "each"]
 """How hosts make their calls: by a ``TasksClient``, by an ``mcp.Client`` over ``tasks_http_client`` or over a
 ``TasksTransport``, by one with an extension for each call, or by each of these in turn."""
 
-PATIENCES_S: Final = ((0.0, 0.4), (0.0, 0.4), (0.5, 1.0))
-"""Seconds that a question waits, at least and at most, for each of those who answer from outside."""
+PATIENCES_S: Final = ((0.0, 8.0), (0.0, 8.0), (0.5, 9.0))
+"""Seconds that a question waits, at least and at most, for each of those who answer from outside.
+
+Many are asked of a second process before, since the first was killed.
+"""
 
 LEAVES: Final = (0.0, 0.3, 0.3, 1.0)
 """Shares of its questions that a process leaves to those, one of these."""
