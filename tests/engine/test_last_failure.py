@@ -95,7 +95,7 @@ async def test_a_refresh_that_finds_the_task_gone_says_so() -> None:
         with pytest.raises(SessionError, match="Not known"):
             await world.during(handle.refresh, 1)
         for _ in range(2):
-            with pytest.raises(TaskNotFoundError):
+            with pytest.raises(TaskNotFoundError, match=r"attach\(task_id\) looks for the task once more"):
                 await world.during(handle.refresh, 60)
 
 

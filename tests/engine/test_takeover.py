@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,11 @@ async def call(client: TasksClient, outcomes: list[Any], handle: TaskHandle | No
 # ── a lease that runs out ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:5")
+@requirement("law:2", "law:5", "law:16")
 async def test_a_task_of_a_host_that_cannot_be_seen_is_followed_and_taken_over_when_its_lease_runs_out(
-    hosts: Hosts,
+    hosts: Hosts, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "mcp_tasks_client")
     theirs = ScriptedSession(clock=hosts.clock, calls=[working(TASK, poll_interval_ms=600_000)])
     ours = ScriptedSession(clock=hosts.other_clock, gets={TASK: [DONE]})
     outcomes: list[Any] = []
@@ -84,6 +86,9 @@ async def test_a_task_of_a_host_that_cannot_be_seen_is_followed_and_taken_over_w
             await hosts.outlast(600)
             assert outcomes == ["done"]
     assert ours.log("tools/call") == []
+    turns = [getattr(line, "mcp_event", None) for line in caplog.records]
+    assert turns.index("created") < turns.index("taken over") < turns.index("ended")
+    assert turns.count("taken over") == 1
 
 
 @requirement("law:1", "law:2", "law:5")

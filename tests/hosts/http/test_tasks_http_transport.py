@@ -27,7 +27,15 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.hosts.http.reply_stream import ReplyStream
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.testing import HttpError, ManualClock, ScriptedServer, complete, text_result, work
+from mcp_tasks_client.testing import (
+    ErrorReply,
+    HttpError,
+    ManualClock,
+    ScriptedServer,
+    complete,
+    text_result,
+    work,
+)
 
 from ..._requirements import requirement
 from ._host import CURRENT, LIMIT_S, OLDER, URL, Host, asking_server, count, hosted, recorded, resume
@@ -268,10 +276,12 @@ async def test_an_error_of_ours_is_a_json_rpc_error_that_says_what_to_do() -> No
 
 @requirement("law:2")
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_host_is_told_that_the_tool_may_still_run(status: int) -> None:
+@pytest.mark.parametrize("in_json_rpc", [False, True])
+async def test_a_host_is_told_that_the_tool_may_still_run(status: int, in_json_rpc: bool) -> None:
     """A model reads the message, and decides by it whether to call again."""
     server = asking_server()
-    server.misbehave("tools/call", HttpError(status))
+    said = ErrorReply(-32000, "Try again later.", http_status=status) if in_json_rpc else HttpError(status)
+    server.misbehave("tools/call", said)
     async with hosted(server) as host:
         failed = await host.call("slow")
     assert "The tool may still be running" in failed["error"]["message"]
