@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,16 +34,22 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may write to. Those of pytest are below one that only root may enter."""
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made)
+        path.chmod(0o777)
+        yield path
+
+
 @pytest.mark.skipif(
     sys.platform == "win32" or os.getuid() != 0, reason="only root can run a program as a user who is unknown"
 )
 @pytest.mark.parametrize("home", ["none", "empty", "missing", "read-only"])
 def test_a_journal_that_has_no_place_is_an_error_that_says_how_to_give_it_one(
-    home: str, tmp_path: Path
+    home: str, folder: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    folder.chmod(0o777)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HOME", "XDG"))}
     match home:
         case "empty":

@@ -287,6 +287,27 @@ async def test_a_host_is_told_that_the_tool_may_still_run(status: int, in_json_r
     assert "The tool may still be running" in failed["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("params", "capabilities"),
+    [
+        ({"arguments": [1]}, {}),
+        ({"arguments": "{}"}, {}),
+        ({"requestState": 5}, {}),
+        ({}, 7),
+        ({}, {"elicitation": 7}),
+    ],
+)
+async def test_a_call_that_a_server_would_refuse_is_refused_and_not_made(
+    params: dict[str, Any], capabilities: Any
+) -> None:
+    server = asking_server()
+    async with hosted(server, host_options={"capabilities": capabilities}) as host:
+        failed = await host.call("slow", **params)
+    assert failed["error"]["code"] == -32602
+    assert "The request is not as MCP has it" in failed["error"]["message"]
+    assert not count(server, "tools/call")
+
+
 async def test_a_server_that_cannot_be_asked_for_its_version_gets_the_host_s_own_request() -> None:
     server = asking_server()
     server.misbehave("server/discover", *[HttpError(503)] * 3)

@@ -67,6 +67,15 @@ async def test_a_plain_call_goes_as_the_host_has_sent_it(wire: Wire) -> None:
     assert isinstance(call["id"], int)
 
 
+@pytest.mark.parametrize("wrong", [{"arguments": [1]}, {"arguments": "{}"}, {"_meta": {"progressToken": [1]}}])
+async def test_a_call_that_a_server_would_refuse_is_refused_and_not_made(wire: Wire, wrong: Any) -> None:
+    async with connected(wire) as session:
+        said = await session.ask("tools/call", {"name": "slow", **wrong})
+    assert said.code == -32602
+    assert "The request is not as MCP has it" in said.message
+    assert wire.of("tools/call") == []
+
+
 @requirement("law:2")
 async def test_a_keyed_call_that_makes_no_task_is_made_once_and_its_key_stays_here(wire: Wire) -> None:
     params = {"name": "plain", "arguments": {}, "_meta": {"mcp-tasks-client/idempotency-key": "order-42"}}

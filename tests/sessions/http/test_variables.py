@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,6 +28,14 @@ NAMES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_
 WAYS: Final = ("by URL", "by URL, httpx2", "httpx", "httpx2")
 SECRET: Final = "s3cr3t"
 NOBODY: Final = "http://127.0.0.1:9"
+
+def has_ipv6_loopback() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
 
 in_each_way = pytest.mark.parametrize("way", WAYS)
 
@@ -217,6 +226,19 @@ async def test_hosts_without_a_proxy_may_be_named_in_any_way(
         monkeypatch.setenv("https_proxy", NOBODY)
     with serve_app(asking_server().app) as url:
         async with calling(way, url) as call:
+            assert await call() == "done"
+
+
+@in_each_way
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="there is no ::1 here")
+@pytest.mark.parametrize("entry", ["::1", "[::1]"])
+async def test_an_ipv6_address_without_a_proxy_is_reached_directly(
+    monkeypatch: pytest.MonkeyPatch, way: str, entry: str
+) -> None:
+    monkeypatch.setenv("NO_PROXY", f"fd07:b51a:cc66:f0::/64,{entry}")
+    monkeypatch.setenv("HTTP_PROXY", NOBODY)
+    with serve_app(asking_server().app, host="::1") as url:
+        async with calling(way, url.replace("127.0.0.1", "[::1]")) as call:
             assert await call() == "done"
 
 
