@@ -67,7 +67,9 @@ async def test_a_plain_call_goes_as_the_host_has_sent_it(wire: Wire) -> None:
     assert isinstance(call["id"], int)
 
 
-@pytest.mark.parametrize("wrong", [{"arguments": [1]}, {"arguments": "{}"}, {"_meta": {"progressToken": [1]}}])
+@pytest.mark.parametrize(
+    "wrong", [{"arguments": [1]}, {"arguments": "{}"}, {"_meta": {"progressToken": [1]}}]
+)
 async def test_a_call_that_a_server_would_refuse_is_refused_and_not_made(wire: Wire, wrong: Any) -> None:
     async with connected(wire) as session:
         said = await session.ask("tools/call", {"name": "slow", **wrong})

@@ -29,6 +29,7 @@ WAYS: Final = ("by URL", "by URL, httpx2", "httpx", "httpx2")
 SECRET: Final = "s3cr3t"
 NOBODY: Final = "http://127.0.0.1:9"
 
+
 def has_ipv6_loopback() -> bool:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
