@@ -158,3 +158,15 @@ async def test_where_nobody_listens_nothing_is_put_together(
     world = World()
     async with world.client() as client:
         await world.call(client)
+
+
+async def test_a_created_at_that_moves_by_milliseconds_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Some servers find it anew for each reply."""
+    moving = [
+        {**one, "createdAt": f"2026-11-20T23:11:37.00{n}Z"} for n, one in enumerate([FOREVER, FOREVER, DONE])
+    ]
+    world = World(calls=[moving[0]], gets={TASK: moving[1:]})
+    async with world.client() as client:
+        await world.call(client)
+    assert "broke the protocol" not in caplog.text
+    assert turns(caplog) == [("created", "INFO"), ("ended", "INFO"), ("delivered", "INFO")]
