@@ -28,7 +28,7 @@ from .row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, 
 if TYPE_CHECKING:
     import sqlite3
 
-    from .sqlite_writer import WriterThread
+    from .sqlite_writer import SqliteThread
 
 __all__ = ["SqliteJournal", "choose_journal"]
 
@@ -181,12 +181,13 @@ class SqliteJournal(Journal):
         self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
         # opening happens in an event loop, and fails with a JournalError or not at all.
-        from .sqlite_writer import WriterThread
+        from .sqlite_writer import SqliteThread
 
-        self._join_writer = partial(WriterThread.joined, self._file, busy_timeout_s, _renew, _end_lease)
+        make = partial(SqliteThread, self._file, busy_timeout_s, _renew, _end_lease)
+        self._join_writer = partial(SqliteThread.joined, self._file, make)
         self._lock = threading.Lock()
         self._users = 0
-        self._writer: WriterThread | None = None  # while there are users
+        self._writer: SqliteThread | None = None  # while there are users
         self._finalizer: weakref.finalize[..., SqliteJournal] | None = None
 
     @property
@@ -225,7 +226,7 @@ class SqliteJournal(Journal):
             if writer.is_ready:
                 return  # by an earlier user, who has seen that it can be written
             # The first thing the thread answers, or refuses, once it has opened the file.
-            await writer.put(lambda connection: None, writes=False).wait(self._path)
+            await self._run(lambda connection: None, writes=False)
         except BaseException:
             await self.aclose()
             raise
@@ -245,7 +246,7 @@ class SqliteJournal(Journal):
         if writer is not None:
             writer.leave_soon()
 
-    def _left(self) -> WriterThread | None:
+    def _left(self) -> SqliteThread | None:
         """Count one user less. Returns the thread that the last one leaves."""
         with self._lock:
             self._users = max(0, self._users - 1)
@@ -299,7 +300,7 @@ class SqliteJournal(Journal):
                     connection.execute(_DELIVER, (at, at, keep_until, *outcome))
 
             forget = None if keep_until is not None else RowWrite(_forget_delivered_rows, outcome)
-            self._opened().put_unattended(operation, forget)
+            self._opened().run_unattended(operation, forget)
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
@@ -487,9 +488,10 @@ class SqliteJournal(Journal):
     async def _run(
         self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, row: RowWrite | None = None
     ) -> T:
-        return await self._opened().put(operation, writes=writes, row=row).wait(self._path)
+        writer = self._opened()
+        return await writer.run(operation, writes=writes, row=row).wait(writer.explain)
 
-    def _opened(self) -> WriterThread:
+    def _opened(self) -> SqliteThread:
         if self._writer is None:
             raise not_open(self._path)
         return self._writer

@@ -21,7 +21,7 @@ from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TasksExt
 from mcp_tasks_client.engine import process_lease
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal import sqlite_writer
+from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Journal, Lease
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
@@ -49,8 +49,8 @@ def is_long(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.5)
-    monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.02)
+    monkeypatch.setattr(thread, "_LINGER_S", 0.5)
+    monkeypatch.setattr(thread, "_TICK_S", 0.02)
     # What other tests of this process have killed may keep theirs.
     monkeypatch.setattr(process_lease, "_LEASES", weakref.WeakValueDictionary())
 
@@ -63,7 +63,7 @@ async def nothing_is_left() -> None:
     """Return once this process has no journal open, and holds no lease."""
     gc.collect()
     with anyio.fail_after(20):
-        while writers() or sqlite_writer._WRITERS or len(process_lease._LEASES):
+        while writers() or thread._THREADS or len(process_lease._LEASES):
             await anyio.sleep(0.01)
             gc.collect()
 

@@ -23,7 +23,7 @@ from mcp_tasks_client.engine.environment import LEASE_S, Environment
 from mcp_tasks_client.engine.process import Process, _current, _started
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal import sqlite_writer
+from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Lease, LeaseSource
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
@@ -324,8 +324,8 @@ async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_not
 async def test_the_lease_is_renewed_whichever_journal_of_the_process_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.02)
-    monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+    monkeypatch.setattr(thread, "_TICK_S", 0.02)
+    monkeypatch.setattr(thread, "_LINGER_S", 0.0)
     path, environment = tmp_path / "journal.sqlite3", Environment(lease_s=1.0)
 
     def client() -> TasksClient:

@@ -29,7 +29,7 @@ import trio
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
-from mcp_tasks_client.journal import sqlite, sqlite_file, sqlite_writer
+from mcp_tasks_client.journal import sqlite, sqlite_file, sqlite_writer, thread
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.row import Row, read_rows
@@ -179,7 +179,7 @@ os.read(0, 1)
     async def test_who_writes_alone_does_not_wait_for_others(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_GATHER_S", 1000.0)
+        monkeypatch.setattr(thread, "_GATHER_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 for _ in range(200):  # the next one is often there before the thread looks
@@ -294,9 +294,9 @@ os.register_at_fork(  # before the module of the writing thread does, so that ou
 )
 journal = SqliteJournal(path)
 await journal.open()
-from mcp_tasks_client.journal import sqlite_writer
-sqlite_writer._CLOSING_S = 1000.0
-locks += [journal._writer._lock, sqlite_writer._table]
+from mcp_tasks_client.journal import thread
+thread._CLOSING_S = 1000.0
+locks += [journal._writer._lock, thread._table]
 async def say(use, *args):
     try:
         await use(*args)
@@ -336,7 +336,7 @@ class TestDeliveries:
     async def test_every_read_sees_what_was_delivered_before(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
         reads: dict[str, Callable[[SqliteJournal], Awaitable[Any]]] = {
             "records": lambda journal: journal.records(SCOPE),
             "by_id": lambda journal: journal.by_id("by_id"),
@@ -354,7 +354,7 @@ class TestDeliveries:
     async def test_a_delivery_shares_a_transaction_that_it_does_not_begin(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 journal.keep_renewing(Source())
@@ -386,7 +386,7 @@ class TestDeliveries:
                 await until(lambda: stored(path) == [])
 
     async def test_closing_finishes_a_delivery(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path):
                 async with SqliteJournal(path) as journal:
@@ -398,7 +398,7 @@ class TestDeliveries:
     async def test_closing_soon_finishes_a_delivery_that_comes_during_a_commit(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+        monkeypatch.setattr(thread, "_LINGER_S", 0.0)
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
@@ -409,7 +409,7 @@ class TestDeliveries:
                     await to_thread.run_sync(held.wait, 30)
                     journal.deliver(9.0, {"unkeyed": 0})
                     journal.aclose_soon()
-            await until(lambda: path not in sqlite_writer._WRITERS)
+            await until(lambda: path not in thread._THREADS)
         assert stored(path) == ["next"]
 
     async def test_a_delivery_that_fails_is_logged_and_its_outcome_is_given_out_once_more(
@@ -475,7 +475,7 @@ class TestLingering:
     async def test_the_file_is_closed_some_time_after_the_last_user_has_left(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.1)
+        monkeypatch.setattr(thread, "_LINGER_S", 0.1)
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
@@ -489,7 +489,7 @@ class TestLingering:
     async def test_the_file_is_not_opened_anew_for_one_who_comes_back(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 1000.0)
+        monkeypatch.setattr(thread, "_LINGER_S", 1000.0)
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
@@ -572,7 +572,7 @@ class TestOneOfEach(OneLoop):
     async def test_one_that_is_dropped_while_it_is_open_leaves_nothing(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+        monkeypatch.setattr(thread, "_LINGER_S", 0.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as stays:
                 for _ in range(3):
@@ -582,12 +582,12 @@ class TestOneOfEach(OneLoop):
                     del journal
                     gc.collect()
                 await stays.save(record())
-            await until(lambda: path not in sqlite_writer._WRITERS)
+            await until(lambda: path not in thread._THREADS)
             journal = SqliteJournal(path)
             await journal.open()
             del journal
             gc.collect()
-            await until(lambda: path not in sqlite_writer._WRITERS)
+            await until(lambda: path not in thread._THREADS)
         assert [file.name for file in path.parent.iterdir()] == [path.name]
 
     async def test_one_that_was_closed_and_is_dropped_then_takes_nothing_from_another(
@@ -694,7 +694,7 @@ class TestLeases:
     async def test_the_lease_of_a_process_is_renewed_by_itself_when_it_is_due(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        monkeypatch.setattr(thread, "_TICK_S", 0.01)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
@@ -711,7 +711,7 @@ class TestLeases:
     async def test_a_renewal_shares_the_transaction_of_what_else_is_written(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
@@ -726,7 +726,7 @@ class TestLeases:
     async def test_a_lease_that_could_not_be_stored_is_stored_later(
         self, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        monkeypatch.setattr(thread, "_TICK_S", 0.01)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
