@@ -22,6 +22,7 @@ from tests.legacy_servers import (
     legacy_python_server,
     legacy_server,
 )
+from tests.postgres import postgres
 from tests.real_server import real_server
 from tests.strict_server import strict_server
 
@@ -34,6 +35,7 @@ __all__ = [
     "legacy_python_program",
     "legacy_python_server",
     "legacy_server",
+    "postgres",
     "real_server",
     "strict_server",
     "unused_url",

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from pathlib import Path
 from typing import Final, NamedTuple, Self, overload
 
 from anyio.lowlevel import checkpoint
@@ -210,9 +209,9 @@ def _warn(message: str, journal: Hashable) -> None:
     logger.warning("left out of %s: %s", journal, message)
 
 
-def not_open(path: Path | None = None) -> JournalError:
+def not_open(name: object = "") -> JournalError:
     """The error for whoever uses a journal without having opened it."""
-    which = "the journal" if path is None else f"the journal {path}"
+    which = f"the journal {name}".rstrip()
     return JournalError(f"{which} is not open; open it first (async with journal)")
 
 

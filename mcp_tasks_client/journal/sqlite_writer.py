@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ..errors import JournalError
 from . import thread
 from .base import Lease
-from .row import RowWrite, not_open
+from .row import RowWrite
 from .sqlite_file import connect, explain, give_back, identity
 from .thread import Job, JournalThread, wake_for
 
@@ -75,15 +75,11 @@ class SqliteThread(JournalThread[Operation]):
         self._file: tuple[int, int] | None = None  # what was opened; nothing yet
         self._seen_version = -1  # of the file, when instructions were looked for last
         self._look_at = 0.0  # when to look whether others have left any
-        super().__init__(path, busy_timeout_s)
+        super().__init__(path, path, busy_timeout_s)
 
     def explain(self, error: Exception) -> JournalError:
         """The error to raise for one of SQLite's; see :func:`.sqlite_file.explain`."""
         return explain(error, self._path)
-
-    def not_open(self) -> JournalError:
-        """The error for whoever uses the file without having opened it."""
-        return not_open(self._path)
 
     def run(
         self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, row: RowWrite | None = None

@@ -2,8 +2,8 @@
 
 However many journals of a process keep the same medium (a file, a database), they share its thread. Callers
 leave work and wait for it. The thread takes whatever has gathered, carries it out at once and wakes the
-callers, so that a thousand of them share one commit. A medium's calls block, which nothing in an event loop may
-do; a thread for each call, or a commit for each, is ten times slower.
+callers, so that a thousand of them share one commit. A medium's calls block, which nothing in an event loop
+may do; a thread for each call, or a commit for each, is ten times slower.
 
 What nobody waits for shares those commits: deliveries, and the renewal of leases.
 
@@ -31,6 +31,7 @@ import anyio
 from ..errors import DrivenElsewhereError, JournalError
 from ..uncut import caller_of_loop, on_asyncio
 from .base import Lease, LeaseSource
+from .row import not_open
 
 __all__ = ["Job", "JournalThread", "wake_for"]
 
@@ -134,14 +135,16 @@ class JournalThread(ABC, Generic[W]):
 
     Args:
         key: What tells the medium from others in this process.
+        name: What it is called in messages.
         patience_s: Seconds for which a commit may wait for others who have the medium.
 
     Attributes:
         is_ready: Whether the medium is open.
     """
 
-    def __init__(self, key: Hashable, patience_s: float) -> None:
+    def __init__(self, key: Hashable, name: object, patience_s: float) -> None:
         self._key = key
+        self._name = name
         self._patience_s = patience_s
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -202,10 +205,6 @@ class JournalThread(ABC, Generic[W]):
     @abstractmethod
     def explain(self, error: Exception) -> JournalError:
         """The error to raise for one of the medium's, always a new one."""
-
-    @abstractmethod
-    def not_open(self) -> JournalError:
-        """The error for whoever uses the medium without having opened it."""
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
@@ -325,14 +324,14 @@ class JournalThread(ABC, Generic[W]):
         """
         if os.getpid() != self._pid:
             raise JournalError(
-                f"the journal {self._key} was opened in another process, before a fork; "
+                f"the journal {self._name} was opened in another process, before a fork; "
                 "fork before it is opened, or start this process by spawn"
             )
 
     def _check_open(self) -> None:
         self.check_process()
         if not self._users:
-            raise self.not_open()
+            raise not_open(self._name)
 
     def _leave(self, after_s: float, waiter: Waiter | None = None) -> None:
         with self._lock:
@@ -443,14 +442,14 @@ class JournalThread(ABC, Generic[W]):
             return False
         self._carry_out(unattended, jobs)
         if unattended:
-            self._tell(next((job.error for job in unattended if job.error is not None), None))
+            self._log_first(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
                     source.renewed(lease, had_lapsed=not job.result)
         return bool(unattended)
 
-    def _tell(self, error: Exception | None) -> None:
+    def _log_first(self, error: Exception | None) -> None:
         """Log the first failure of a row."""
         if error is not None and not self._failing:
             logger.warning(
@@ -461,15 +460,21 @@ class JournalThread(ABC, Generic[W]):
 
     def _tell_of_instructions(self) -> None:
         with self._lock:
-            listeners = list(self._listeners.values())
+            if not self._listeners:
+                return
             is_to_tell, self._is_to_tell = self._is_to_tell, False
-        if not listeners:
-            return
         with _logged("instructions"):
             found = self._instructed(is_to_tell)
-            for listener in listeners if found else ():
-                with _logged("instructions"):  # one that fails, such as that of a loop that has ended
-                    listener(found)
+            if found:
+                self.tell(found)
+
+    def tell(self, record_ids: Collection[str]) -> None:
+        """Tell the listeners of these records. From any thread."""
+        with self._lock:
+            listeners = list(self._listeners.values())
+        for listener in listeners:
+            with _logged("instructions"):  # one that fails, such as that of a loop that has ended
+                listener(record_ids)
 
 
 _THREADS: Final[dict[Hashable, JournalThread[Any]]] = {}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
+import psycopg
 import pytest
 
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from tests.journal.files import Spy, spy_on
 
@@ -28,10 +32,34 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def schema(postgres: str) -> Iterator[str]:
+    """A schema of this process's own."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield name
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+@pytest.fixture
+def postgres_journal(postgres: str, schema: str) -> Callable[[], PostgresJournal]:
+    """Makes journals in a schema that is empty."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for table in ("records", "leases", "instructions") if exists(connection, schema) else ():
+            connection.execute(f"DELETE FROM {schema}.{table}".encode())
+    return lambda: PostgresJournal(postgres, schema=schema)
+
+
+def exists(connection: psycopg.Connection[Any], schema: str) -> bool:
+    return connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (schema,)).fetchone() == (True,)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make_journal(request: pytest.FixtureRequest, tmp_path: Path, empty_file: bytes) -> Callable[[], Journal]:
     if request.param == "memory":
         return MemoryJournal
+    if request.param == "postgres":
+        return cast("Callable[[], Journal]", request.getfixturevalue("postgres_journal"))
     path = tmp_path / "journal.sqlite3"
     path.write_bytes(empty_file)
     return lambda: SqliteJournal(path)

@@ -1,0 +1,202 @@
+"""The database that a journal is kept in: connected to, recognised, brought up to date, and its errors told.
+
+A schema is a journal's if it has the table ``meta``, which also says which of :func:`~.queries.scripts` it
+has seen. Another program's schema and a newer version's stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ...errors import JournalError, JournalLockedError, JournalSchemaError
+from .queries import scripts
+
+__all__ = ["Connection", "connect", "describe", "explain", "is_away", "is_lost", "migrate", "parse"]
+
+_ENDS: Final = (
+    *(errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow),
+    *(errors.IdleSessionTimeout, errors.IdleInTransactionSessionTimeout),
+    # As after a failover, when the server that was the first is not any more.
+    errors.ReadOnlySqlTransaction,
+)
+"""With these a server ends a connection, or there is nothing more to expect of it."""
+
+logger = logging.getLogger("mcp_tasks_client")
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_UNLESS_GIVEN: Final = {
+    "application_name": "mcp-tasks-client",
+    "client_encoding": "utf8",
+    "connect_timeout": "5",
+    # A server that is gone without a word is noticed after 15 seconds, and not after two hours.
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+    # Of several hosts the one that takes writes, also after a failover.
+    "target_session_attrs": "read-write",
+}
+
+_MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
+
+_AWAY: Final = re.compile(
+    r"the database system is (starting|shutting|in recovery|not (yet )?accepting)"
+    r"|too many|remaining connection|terminating connection"
+)
+"""What a server says that will take connections again."""
+
+
+def connect(dsn: str, *, transaction_limit_s: int = 60) -> Connection:
+    """A connection that commits each statement, or each pipeline.
+
+    Args:
+        dsn: Where to, as libpq takes it.
+        transaction_limit_s: Seconds after which the server ends a transaction, where it can (since version
+            17), so that a process that was suspended in the middle of one holds up nobody for longer.
+
+    Raises:
+        psycopg.Error: See :func:`explain`.
+    """
+    given = conninfo_to_dict(dsn)
+    unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
+    connection = psycopg.connect(make_conninfo(dsn, **unless_given), autocommit=True)
+    try:
+        with connection.pipeline():
+            for name, value in (
+                ("default_transaction_isolation", "read committed"),
+                ("lock_timeout", "5s"),
+                ("transaction_timeout", f"{transaction_limit_s}s"),
+            ):
+                if name != "transaction_timeout" or connection.info.server_version >= 170_000:
+                    connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+            # Nothing may be acted on that the server could lose.
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def migrate(connection: Connection, schema: str) -> None:
+    """Bring a schema to the newest version, in one transaction; make it if it is not there.
+
+    Raises:
+        JournalSchemaError: It is another program's or a newer version's. It is left as it is.
+        psycopg.Error: See :func:`explain`.
+    """
+    if _version(connection, schema) == len(scripts(schema)):
+        return
+    with connection.transaction():
+        connection.execute(_MIGRATION_LOCK, (schema,))
+        version = _version(connection, schema)  # somebody else may have been here meanwhile
+        if version == 0:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        for script in scripts(schema)[version:]:
+            connection.execute(script.encode())
+        connection.execute(
+            f"""INSERT INTO {schema}.meta VALUES ('version', %s)
+                ON CONFLICT (name) DO UPDATE SET value = excluded.value""".encode(),
+            (str(len(scripts(schema))),),
+        )
+
+
+def _version(connection: Connection, schema: str) -> int:
+    """The version of a schema; 0 where there is none yet."""
+    found = connection.execute(
+        """SELECT to_regclass(%s) IS NOT NULL, EXISTS (SELECT FROM pg_class
+            JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s)""",
+        (f"{schema}.meta", schema),
+    ).fetchone()
+    assert found is not None
+    is_ours, has_tables = found
+    if not is_ours:
+        if has_tables:
+            raise JournalSchemaError(
+                f"the schema {schema} of the database holds another program's tables and was left as it is; "
+                "give another name by schema="
+            )
+        return 0
+    row = connection.execute(f"SELECT value FROM {schema}.meta WHERE name = 'version'".encode()).fetchone()
+    version = 0 if row is None else int(row[0])
+    if version > len(scripts(schema)):
+        raise JournalSchemaError(
+            f"the journal in the schema {schema} was written by a newer version (schema {version}, not "
+            f"{len(scripts(schema))}) and was left as it is; upgrade mcp-tasks-client or use another schema"
+        )
+    return version
+
+
+def describe(dsn: str, schema: str) -> str:
+    """What a journal is called in messages: nothing secret."""
+    given = conninfo_to_dict(dsn)
+    where = [f"{name} {given[name]}" for name in ("dbname", "host", "port", "service") if given.get(name)]
+    return " ".join([schema, *(["in"] if where else []), *where])
+
+
+def parse(dsn: str) -> frozenset[tuple[str, object]]:
+    """What tells one database from others.
+
+    Raises:
+        ValueError: libpq cannot read it.
+    """
+    try:
+        return frozenset(conninfo_to_dict(dsn).items())
+    except psycopg.ProgrammingError as error:
+        raise ValueError(f"dsn cannot be read ({_words(error)})") from None  # it may hold a password
+
+
+def is_lost(connection: Connection, error: Exception) -> bool:
+    """Whether an error means that this connection is of no use any more."""
+    return connection.closed or connection.broken or isinstance(error, _ENDS)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether a connection that could not be made may be made later."""
+    words = str(error)
+    return isinstance(error, psycopg.OperationalError) and ("FATAL" not in words or bool(_AWAY.search(words)))
+
+
+def explain(error: Exception, name: str) -> JournalError:
+    """The error to raise for one of the database's, with what to do next. Always a new one."""
+    match error:
+        case JournalError():
+            return type(error)(str(error))
+        case errors.UniqueViolation():
+            return JournalError(
+                f"the journal {name} refuses the record ({_words(error)}): another one holds its idempotency "
+                "key; read that one by its key"
+            )
+        case errors.LockNotAvailable() | errors.DeadlockDetected():
+            return JournalLockedError(
+                f"the journal {name} is held by another process ({_words(error)}); try again"
+            )
+        case errors.InsufficientPrivilege():
+            return JournalError(
+                f"the journal {name} may not be written by this user ({_words(error)}); "
+                "let the user create the schema, or have somebody create it and grant all rights in it"
+            )
+        case psycopg.OperationalError():
+            return JournalError(
+                f"the journal {name} cannot be reached ({_words(error)}); "
+                "see that the database runs and takes connections, then try again"
+            )
+    return JournalError(
+        f"the journal {name} could not be read or written ({type(error).__name__}: {_words(error)}); "
+        "see what the database's log says of it"
+    )
+
+
+def _words(error: Exception) -> str:
+    """The first line of what a database says; what follows may quote what was to be written."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    return str(primary or error).partition("\n")[0]

@@ -1,0 +1,508 @@
+"""The journal in a PostgreSQL database: what the processes of many hosts share.
+
+One thread writes over one connection (:mod:`.writer`), so that asyncio and trio are served alike. The
+statements are in ``queries.sql``, the tables in ``schema/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, replace
+from dataclasses import fields as fields_of
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from ...machine.record import Scope, TaskRecord
+from ..base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from ..row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
+from .queries import check_schema
+from .work import Found, Work, row_json
+
+if TYPE_CHECKING:
+    from .writer import PostgresThread
+
+__all__ = ["PostgresJournal"]
+
+_LEASE: Final = tuple(field.name for field in fields_of(Lease))
+_CHANGING: Final = (
+    *("record_id", "fence", "owner", "updated_at", "delivered_at", "state"),
+    *("task_id", "status", "pending", "due_at", "expires_at"),
+)
+"""What the statement ``save_known`` needs of a row."""
+
+_LONGEST_OUTAGE_S: Final = 86_400.0
+
+_arrivals = count()
+"""The order in which new records are given, for those that one statement stores."""
+
+
+class PostgresJournal(Journal):
+    """A journal in a PostgreSQL database (13 or later), which the processes of many hosts may share.
+
+    It needs the extra ``mcp-tasks-client[postgres]``. A coroutine that writes returns once the write is
+    committed. Several event loops of one process may use one journal. All journals of a process that keep the
+    same schema share one thread, with one connection to write and read and one to listen. A process must not
+    be forked while the journal is open.
+
+    Leases and due times of all hosts go by the database's clock.
+
+    Args:
+        dsn: Where the database is, as libpq takes it: ``postgresql://user@host/database`` or
+            ``host=… dbname=…``. Empty is what the environment variables of libpq say. Of several hosts it is
+            the one that takes writes, also after a failover.
+        schema: The schema that holds the journal's tables; it is made where it is not there.
+        outage_s: Seconds for which each read or write waits while the database is away. Of several journals
+            of a process that keep the same schema, the one counts that opened it first.
+        retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
+            a task after its time-to-live.
+        keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
+            delivered to a host's own session; 0 forgets it at once.
+
+    Raises:
+        ValueError: ``schema`` is not a plain name of lower-case letters, digits and underscores, ``outage_s``
+            is not between 0 and a day, or libpq cannot read ``dsn``.
+        ImportError: psycopg is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str = "",
+        *,
+        schema: str = "mcp_tasks_client",
+        outage_s: float = 30.0,
+        retention_s: float = Journal.retention_s,
+        keep_delivered_s: float = Journal.keep_delivered_s,
+    ) -> None:
+        check_schema(schema)
+        if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
+            raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
+        self.retention_s = retention_s
+        self.keep_delivered_s = keep_delivered_s
+        # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
+        from .database import describe, parse
+        from .writer import PostgresThread
+
+        self._identity = ("postgresql", parse(dsn), schema)
+        self._name = describe(dsn, schema)
+        make = partial(PostgresThread, self._identity, dsn, schema, outage_s, _renew, _end_leases)
+        self._join_writer = partial(PostgresThread.joined, self._identity, make)
+        self._lock = threading.Lock()
+        self._users = 0
+        self._writer: PostgresThread | None = None  # while there are users
+        self._finalizer: weakref.finalize[..., PostgresJournal] | None = None
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for journals in the same schema of the same database."""
+        return self._identity
+
+    def __repr__(self) -> str:
+        return f"PostgresJournal({self._name})"
+
+    async def open(self) -> None:
+        """Connect, make or update the schema, and commit a first write to it.
+
+        Raises:
+            JournalSchemaError: The schema is another program's or a newer version's. It is left as it is.
+            JournalError: The database cannot be reached within ``outage_s``, or refuses the user.
+        """
+        with self._lock:
+            if self._writer is None:
+                self._writer = self._join_writer()
+                # Of a journal that is dropped without being closed, nothing must stay.
+                self._finalizer = weakref.finalize(self, self._writer.leave_unseen)
+                self._finalizer.atexit = False
+            writer = self._writer
+            self._users += 1
+        try:
+            writer.check_process()
+            if not writer.is_ready:
+                # The first thing the thread answers, or refuses, once it has connected.
+                await self._do(Work(statements=(), writes=False))
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Count one user less. The last one's leaving finishes every write.
+
+        It also closes the connection, unless another journal of this process has the schema open.
+        """
+        writer = self._left()
+        if writer is not None:
+            await writer.leave()
+
+    def aclose_soon(self) -> None:
+        """Count one user less. Ten seconds after this process's last one has left, the journal is closed."""
+        writer = self._left()
+        if writer is not None:
+            writer.leave_soon()
+
+    def _left(self) -> PostgresThread | None:
+        """Count one user less. Returns the thread that the last one leaves."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if self._users or self._writer is None:
+                return None
+            writer, self._writer = self._writer, None
+            assert self._finalizer is not None
+            self._finalizer.detach()
+            return writer
+
+    def time(self) -> float | None:
+        """Seconds since the epoch by the database's clock; ``None`` while the journal is not open."""
+        return None if self._writer is None else self._writer.time()
+
+    # ── records ───────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        row = Row.of(record)
+        whole = _whole(row)
+        work = Work(
+            statements=("claim", "standing"),
+            row=row_json(whole),
+            key=row.record_id,
+            touches=_touched(whole),
+            read=lambda found: Row._make(found[1][0]) if found[1] else None,
+        )
+        while (standing := await self._do(work)) is None:
+            pass  # the record that had the key was forgotten between two statements
+        return record if standing == row else standing.record()
+
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        """Store a record as it now is, new or not, and commit it."""
+        row = Row.of(record)
+        whole = _whole(row)
+        values = {name: whole[name] for name in _CHANGING} if known else whole
+        again: tuple[str, ...] = ("save_known",)
+        if heeded is not None:
+            values, again = {**values, "heeded": escape(heeded)}, ("save_known", "heed")
+
+        def read(found: Found) -> None:
+            if not found[0]:
+                raise driven_elsewhere(record.tool)
+
+        await self._do(
+            Work(
+                statements=("save_known" if known else "save", *again[1:]),
+                again=again,
+                row=row_json(values),
+                key=row.record_id,
+                touches=_touched(whole),
+                read=read,
+            )
+        )
+
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+        """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
+        checked_time(at)
+        writer = self._opened()
+        for record_id, fence in fences.items():
+            key = escape(record_id)
+            values = {"record_id": key, "fence": fence, "at": at, "keep_until": keep_until}
+            statements = ("deliver",) if keep_until is not None else ("forget_delivered", "deliver")
+            writer.put_unattended(Work(statements=statements, row=row_json(values), key=key, touches=(key,)))
+
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        whole = _whole(Row.of(record))
+        values = {name: whole[name] for name in ("record_id", "fence")}
+        await self._do(Work(statements=("remove",), row=row_json(values), touches=_touched(whole)))
+
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        """The record of this ``record_id``."""
+        return await self._find("by_id", record_id=escape(record_id))
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+        return await self._find("by_key", key=_digest(*_scope(scope), escape(idempotency_key)))
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task."""
+        return await self._find("by_task_id", task_id=escape(task_id), scope=_digest(*_scope(scope)))
+
+    async def records(
+        self,
+        scope: Scope | None,
+        *,
+        pending: bool = False,
+        asking: bool = False,
+        delivered_since: float | None = None,
+    ) -> list[TaskRecord]:
+        """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
+        values: dict[str, Any] = {} if scope is None else {"scope": _digest(*_scope(scope))}
+        statement = "asking" if asking else "pending" if pending else "all"
+        if delivered_since is not None:
+            assert not pending, "what is pending was not delivered"
+            statement, values["delivered_since"] = "delivered_since", delivered_since
+        rows = await self._do(
+            Work(
+                statements=(statement,),
+                values=values,
+                in_scope=scope is not None,
+                writes=False,
+                read=lambda found: [Row._make(row) for row in found[0]],
+            )
+        )
+        return [record for _, record in await read_rows(rows, self.identity)]
+
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
+        """Forget what is old, at most 5,000 records of each kind, and old leases."""
+        times = {"before": before, "now": now, "leases_before": before - LEASES_KEPT_S}
+        owners = Work(
+            statements=("owners_of_expired",),
+            values=times,
+            writes=False,
+            read=lambda found: _those_gone(found[0], gone),
+        )
+        prune = Work(
+            statements=("prune_leases", "prune_writers", "prune_delivered", "prune_expired"),
+            values={**times, "gone": _gone_json(await self._do(owners))},
+            read=lambda found: found[2][0][0] + found[3][0][0],
+        )
+        forgotten: int = await self._do(prune)
+        return forgotten
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out, or was not there."""
+        was_kept: bool = await self._do(_renew(lease))
+        return was_kept
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Have the writing thread renew the lease, with what else it writes or by itself."""
+        self._opened().keep_renewing(source)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record that is free."""
+        key, mine = escape(record_id), escape(owner)
+
+        def look(found: Found) -> tuple[Row, float | None, bool] | None:
+            if not found[0]:
+                return None
+            row, lease = _split(found[0][0])
+            is_free = row.owner is None or row.owner == mine or gone(unescape(row.owner), lease)
+            return row, None if lease is None else lease.renewed_at, is_free
+
+        looking = Work(statements=("owned",), values={"record_id": key}, writes=False, read=look)
+        while True:
+            looked: tuple[Row, float | None, bool] | None = await self._do(looking)
+            if looked is None:
+                return None
+            row, renewed_at, is_free = looked
+            if row.delivered_at is not None or not is_free:
+                return Taken(row.record(), unescape(row.owner))
+            row.record()  # what cannot be read is not taken
+            values = {"record_id": key, "fence": row.fence, "before": row.owner, "owner": mine}
+            taken: Row | None = await self._do(
+                Work(
+                    statements=("take",),
+                    values={**values, "renewed_at": renewed_at},
+                    read=lambda found: Row._make(found[0][0]) if found[0] else None,
+                )
+            )
+            if taken is not None:
+                return Taken(taken.record(), unescape(row.owner))
+
+    async def take_pending(
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Judge,
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
+    ) -> list[Taken]:
+        """Become the owner of whatever is pending, free and can be read."""
+        mine, left_alone = escape(owner), set(map(escape, leave))
+        values: dict[str, Any] = {
+            "scope": _digest(*_scope(scope)),
+            "owner": mine,
+            "application": escape(application),
+        }
+        looking = Work(
+            statements=("owners",),
+            values=values,
+            writes=False,
+            read=lambda found: _those_gone(found[0], gone),
+        )
+        before: dict[str, str | None] = {}
+        while True:
+            values |= {
+                "gone": _gone_json(await self._do(looking)),
+                "leave": list(left_alone),
+                "limit": None if limit is None else max(0, limit - len(before)),
+            }
+            taken, rows = await self._do(
+                Work(
+                    statements=("take_free", "mine"),
+                    values=values,
+                    read=lambda found: (dict(found[0]), [Row._make(row) for row in found[1]]),
+                )
+            )
+            before |= taken
+            read = await read_rows(rows, self.identity)
+            damaged = {row.record_id: row for row in rows if row.record_id in taken}
+            for row, _ in read:
+                damaged.pop(row.record_id, None)
+            if not damaged:
+                return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
+            for row in damaged.values():
+                left_alone.add(row.record_id)
+                given = {"record_id": row.record_id, "fence": row.fence, "owner": before.pop(row.record_id)}
+                await self._do(Work(statements=("give_back",), row=row_json(given), touches=(row.record_id,)))
+
+    async def release(self, *names: str) -> None:
+        """Release what these owners have, and forget these leases."""
+        writer = self._opened()
+        for name in names:
+            writer.stop_renewing(name)
+        escaped = list(map(escape, names))
+        values = {"owners": escaped, "lease_ids": escaped}
+        await self._do(Work(statements=("release", "end_leases"), values=values))
+
+    # ── instructions ──────────────────────────────────────────────────────────────────────────
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction, unless there is one of that name; returns the one that stands."""
+        key, writer = escape(record_id), self._opened()
+        values = {
+            "record_id": key,
+            "name": escape(instruction.name),
+            "body": escape(instruction.body),
+            "at": checked_time(instruction.at),
+        }
+
+        def read(found: Found) -> Instruction | None:
+            if found[0]:
+                writer.tell((key,))
+            return _instruction(found[1][0]) if found[1] else None
+
+        standing: Instruction | None = await self._do(
+            Work(
+                statements=("instruct", "instruction"),
+                row=row_json(values),
+                key=key,
+                touches=(key,),
+                read=read,
+            )
+        )
+        return standing
+
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        """The instructions of a record that are to be heeded, oldest first."""
+        found: list[Instruction] = await self._do(
+            Work(
+                statements=("instructions",),
+                values={"record_id": escape(record_id)},
+                writes=False,
+                read=lambda found: [_instruction(row) for row in found[0]],
+            )
+        )
+        return found
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of instructions at once, whoever has left them."""
+        return self._opened().listen(lambda keys: listener([unescape(key) for key in keys]))
+
+    async def _find(self, statement: str, **values: str) -> TaskRecord | None:
+        row: Row | None = await self._do(
+            Work(
+                statements=(statement,),
+                values=values,
+                writes=False,
+                read=lambda found: Row._make(found[0][0]) if found[0] else None,
+            )
+        )
+        return None if row is None else row.record()
+
+    async def _do(self, work: Work) -> Any:
+        writer = self._opened()
+        return await writer.put(work).wait(writer.explain)
+
+    def _opened(self) -> PostgresThread:
+        if self._writer is None:
+            raise not_open(self._name)
+        return self._writer
+
+
+def _scope(scope: Scope) -> tuple[str, str]:
+    return escape(scope.endpoint), escape(scope.principal)
+
+
+def _digest(*texts: str) -> str:
+    """What stands for texts in an index. A line break is in none of them, since they are escaped."""
+    return str(uuid.UUID(bytes=hashlib.sha256("\n".join(texts).encode()).digest()[:16]))
+
+
+def _whole(row: Row) -> dict[str, Any]:
+    """A row with all that the table has."""
+    where = row.endpoint, row.principal
+    return {
+        **row._asdict(),
+        "n": next(_arrivals),
+        "scope": _digest(*where),
+        "key": None if row.idempotency_key is None else _digest(*where, row.idempotency_key),
+    }
+
+
+def _touched(whole: Mapping[str, Any]) -> tuple[str, ...]:
+    return (whole["record_id"],) if whole["key"] is None else (whole["record_id"], whole["key"])
+
+
+def _split(found: Sequence[Any]) -> tuple[Row, Lease | None]:
+    columns = len(Row._fields)
+    return Row._make(found[:columns]), _lease(found[columns:])
+
+
+def _lease(found: Sequence[Any]) -> Lease | None:
+    if found[0] is None:
+        return None
+    lease = Lease(*found)
+    texts = {name: unescape(getattr(lease, name)) for name in ("lease_id", "host", "boot", "pids")}
+    return replace(lease, **texts)
+
+
+def _renew(lease: Lease) -> Work:
+    values = {
+        name: escape(value) if isinstance(value, str) else value for name, value in asdict(lease).items()
+    }
+    return Work(
+        statements=("lease", "renew"),
+        row=row_json(values),
+        key=values["lease_id"],
+        touches=(f"lease {values['lease_id']}",),
+        read=lambda found: bool(found[0]) and found[0][0][0] >= lease.renewed_at,
+    )
+
+
+def _end_leases(lease_ids: list[str]) -> Work:
+    return Work(statements=("end_leases",), values={"lease_ids": list(map(escape, lease_ids))})
+
+
+def _those_gone(found: Sequence[Sequence[Any]], gone: Judge) -> list[tuple[str, float | None]]:
+    """Of owners and their leases those who are gone, each with when the lease was renewed."""
+    judged = [(owner, _lease(lease)) for owner, *lease in found if owner is not None]
+    return [
+        (owner, None if lease is None else lease.renewed_at)
+        for owner, lease in judged
+        if gone(unescape(owner), lease)
+    ]
+
+
+def _gone_json(gone: Sequence[tuple[str, float | None]]) -> str:
+    return json.dumps([{"owner": owner, "renewed_at": renewed_at} for owner, renewed_at in gone])
+
+
+def _instruction(row: Sequence[Any]) -> Instruction:
+    name, body, at, heeded = row
+    return Instruction(unescape(name), unescape(body), at, bool(heeded))

@@ -1,0 +1,74 @@
+"""Hears at once what other processes have left: LISTEN, over a connection of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+
+from .database import Connection, connect
+
+__all__ = ["Listener"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_PAUSE_S: Final = 2.0
+"""Seconds between attempts to connect. Meanwhile the journal looks by itself."""
+
+
+class Listener:
+    """A thread that listens, from now on.
+
+    Args:
+        dsn: Where the database is.
+        channel: What to listen to.
+        hear: Told the payloads of what was notified; with none of them, that something may have been missed.
+    """
+
+    def __init__(self, dsn: str, channel: str, hear: Callable[[Collection[str]], object]) -> None:
+        self._dsn = dsn
+        self._channel = channel
+        self._hear = hear
+        self._stopped, self._stop = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name="mcp-tasks-listener", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait until it has ended."""
+        os.close(self._stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while not self._waits_for(None, 0):
+                try:
+                    with connect(self._dsn) as connection:
+                        self._listen(connection)
+                except psycopg.Error as error:
+                    logger.debug("nothing is heard of other processes for a while: %s", error)
+                    if self._waits_for(None, _PAUSE_S):
+                        return
+        finally:
+            os.close(self._stopped)
+
+    def _listen(self, connection: Connection) -> None:
+        connection.execute(f"LISTEN {self._channel}".encode())
+        self._hear(())  # what was left before
+        while not self._waits_for(connection, None):
+            heard = {notice.payload for notice in connection.notifies(timeout=0)}
+            if heard:
+                self._hear(heard)
+
+    def _waits_for(self, connection: Connection | None, timeout_s: float | None) -> bool:
+        """Wait until the connection has something to say. True if the thread is to end."""
+        awaited = [self._stopped] if connection is None else [self._stopped, connection.fileno()]
+        with suppress(InterruptedError):
+            ready, _, _ = select.select(awaited, [], [], timeout_s)
+            return self._stopped in ready
+        return False
