@@ -14,6 +14,7 @@ later.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -26,6 +27,7 @@ import psycopg
 from psycopg import errors
 
 from ...errors import JournalError
+from .. import thread
 from ..base import Lease
 from ..thread import Job, JournalThread, wake_for
 from .database import Connection, connect, describe, explain, is_away, is_lost, migrate
@@ -163,15 +165,17 @@ class PostgresThread(JournalThread[Work]):
         if not is_to_tell and now < self._look_at:
             return ()
         self._look_at = now + _LOOK_S
-        look = Job[Work, list[str]](
-            Work(statements=("instructed",), writes=False, read=lambda found: [key for (key,) in found[0]]),
-            waiter=None,
+        work = Work(
+            statements=("instructed",),
+            writes=False,
+            read=lambda found: [key for (key,) in found[0]],
+            asked_at=-math.inf,  # nobody waits while the database is away
         )
-        try:
-            self._transact(_Batch([look]))
-        except psycopg.Error as error:
-            self._note_loss(error)
-            self._look_at = 0.0  # with the next tick
+        look = Job[Work, list[str]](work, waiter=None)
+        self._carry_out([look], [])
+        if look.error is not None:
+            self._look_at = now + thread._TICK_S
+            logger.debug("instructions are looked for later: %s", look.error)
             return ()
         return look.result
 
@@ -253,7 +257,8 @@ class PostgresThread(JournalThread[Work]):
         """Whether the connection is gone; then it is closed."""
         connection = self._connection
         if connection is not None and is_lost(connection, error):
-            logger.warning("the connection to the journal %s was lost: %s", self._name, self.explain(error))
+            words = str(error).partition("\n")[0]
+            logger.warning("the connection to the journal %s was lost: %s", self._name, words)
             connection.close()
             self._connection = None
         return self._connection is None
@@ -299,7 +304,10 @@ class PostgresThread(JournalThread[Work]):
                 return
             except Exception as error:
                 if self._connection is not None:
-                    can_be_tried = isinstance(error, psycopg.Error) and is_lost(self._connection, error)
+                    # A lock: what the server still does of a lost connection may last.
+                    can_be_tried = is_lost(self._connection, error) or isinstance(
+                        error, errors.LockNotAvailable
+                    )
                     self._connection.close()
                     self._connection = None
                 else:

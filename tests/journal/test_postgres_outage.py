@@ -1,0 +1,361 @@
+"""A database that goes away: what was committed is known, and nothing is written late."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import anyio
+import psutil
+import psycopg
+import pytest
+from anyio import to_thread
+
+from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from mcp_tasks_client.machine.record import TaskRecord
+from tests._requirements import requirement
+from tests.journal.samples import SCOPE, finished, gone, never_gone, observing, only, record
+from tests.journal.test_instructions import Heard
+from tests.postgres import PostgresServer, running_postgres
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+SCHEMA: Final = "outage"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+async def journal(server: PostgresServer) -> AsyncIterator[PostgresJournal]:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+    with anyio.fail_after(40):
+        async with PostgresJournal(server.dsn, schema=SCHEMA, outage_s=10.0) as journal:
+            yield journal
+
+
+def run(server: PostgresServer, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Run a statement, as any other program could."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def cut_all(server: PostgresServer) -> None:
+    run(
+        server,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mcp-tasks-client'",
+    )
+
+
+# ── while much is written ─────────────────────────────────────────────────────────────────────
+
+
+async def write_until(journal: PostgresJournal, is_over: threading.Event) -> list[TaskRecord]:
+    """Several tasks that write records and change them, until it is over; what they have written."""
+    written: list[TaskRecord] = []
+
+    async def write(number: int) -> None:
+        while not is_over.is_set():
+            given = record(state=observing(), owner="a/1", created_at=float(len(written)))
+            if number % 2:
+                await journal.save(given)
+            else:
+                assert await journal.claim(replace(given, idempotency_key=given.record_id)) is not None
+                given = replace(given, idempotency_key=given.record_id)
+            given = replace(given, updated_at=9.0, state=finished())
+            await journal.save(given, known=True)
+            written.append(given)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(write, number)
+    return written
+
+
+@requirement("law:1", "law:2")
+@pytest.mark.parametrize("how", ["fast", "immediate", "cut"])
+async def test_whatever_was_asked_for_is_written_once_the_database_is_back(
+    journal: PostgresJournal, server: PostgresServer, how: Literal["fast", "immediate", "cut"]
+) -> None:
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        for _ in range(3):
+            time.sleep(0.2)
+            if how == "cut":
+                cut_all(server)
+            else:
+                server.stop(how)
+                time.sleep(0.2)
+                server.start()
+        time.sleep(0.2)
+        is_over.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(to_thread.run_sync, disturb)
+        written = await write_until(journal, is_over)
+
+    assert len(written) > 20
+    found = {one.record_id: one for one in await journal.records(SCOPE)}
+    assert found == {one.record_id: one for one in written}
+
+
+async def test_what_is_read_waits_as_well(journal: PostgresJournal, server: PostgresServer) -> None:
+    await journal.save(given := record())
+    server.stop("fast")
+    threading.Timer(0.5, server.start).start()
+    assert await journal.by_id(given.record_id) == given
+
+
+@requirement("law:16")
+async def test_after_a_bounded_time_there_is_a_typed_error_and_later_it_works_again(
+    server: PostgresServer,
+) -> None:
+    with anyio.fail_after(40):
+        async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_2", outage_s=0.5) as journal:
+            await journal.save(first := record())
+            server.stop("immediate")
+            try:
+                began = time.monotonic()
+                with pytest.raises(JournalError, match="cannot be reached .* see that the database runs"):
+                    await journal.save(record())
+                assert time.monotonic() - began < 3.0
+                with pytest.raises(JournalError, match="cannot be reached"):
+                    await PostgresJournal(server.dsn, schema=f"{SCHEMA}_3", outage_s=0.1).open()
+            finally:
+                server.start()
+            await journal.save(second := record())
+            assert await journal.records(SCOPE) == [first, second]
+
+
+async def test_a_journal_is_opened_once_the_database_is_there(server: PostgresServer) -> None:
+    server.stop("fast")
+    threading.Timer(0.5, server.start).start()
+    with anyio.fail_after(40):
+        async with PostgresJournal(server.dsn, schema=SCHEMA) as journal:
+            await journal.save(record())
+
+
+async def test_whoever_listens_hears_of_what_was_left_meanwhile(
+    journal: PostgresJournal, server: PostgresServer
+) -> None:
+    heard = Heard()
+    await journal.save(given := record(state=observing()))
+    stop = journal.listen(heard)
+    server.stop("fast")
+    server.start()
+    run(
+        server,
+        f"INSERT INTO {SCHEMA}.instructions (record_id, name, body, at, heeded) VALUES (%s, 'a', '', 1, 0)",
+        given.record_id,
+    )
+    assert await heard.wait_for(given.record_id)
+    stop()
+
+
+# ── a commit whose outcome is unknown ─────────────────────────────────────────────────────────
+
+
+@contextmanager
+def cut_at_the_next_commit(
+    monkeypatch: pytest.MonkeyPatch, when: str, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """The connection breaks right before, or right after, a transaction is committed."""
+    sync = psycopg.Pipeline.sync
+    cuts = [when]
+
+    def cut(self: psycopg.Pipeline) -> None:
+        if not cuts or threading.current_thread().name != "mcp-tasks-journal":
+            sync(self)
+            return
+        if cuts.pop() == "committed":
+            sync(self)
+        self._conn.close()
+        meanwhile()
+        raise psycopg.OperationalError("the connection was cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Pipeline, "sync", cut)
+        yield
+    assert not cuts
+
+
+both = pytest.mark.parametrize("when", ["not committed", "committed"])
+
+
+@both
+@requirement("law:1", "law:5")
+async def test_each_write_is_done_once_and_told_as_it_was(
+    journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    given = record(state=observing(), owner="a/1", idempotency_key="order-42")
+    with cut_at_the_next_commit(monkeypatch, when):
+        assert await journal.claim(given) == given
+    with cut_at_the_next_commit(monkeypatch, when):
+        assert await journal.claim(record(idempotency_key="order-42")) == given
+    with cut_at_the_next_commit(monkeypatch, when):
+        await journal.save(given := replace(given, updated_at=5.0), known=True)
+    answer = Instruction("answer", "{}", 7.0)
+    with cut_at_the_next_commit(monkeypatch, when):
+        assert await journal.instruct(given.record_id, answer) == answer
+    with cut_at_the_next_commit(monkeypatch, when):
+        assert await journal.instruct(given.record_id, answer._replace(body="[]")) == answer
+    with cut_at_the_next_commit(monkeypatch, when):
+        await journal.save(given, known=True, heeded="answer")
+    assert await journal.instructions(given.record_id) == []
+    taken = await journal.take(given.record_id, "b/1", gone)
+    assert taken is not None
+    with cut_at_the_next_commit(monkeypatch, when), pytest.raises(DrivenElsewhereError):
+        await journal.save(given, known=True)
+    ended = replace(taken.record, state=finished())
+    with cut_at_the_next_commit(monkeypatch, when):
+        await journal.save(ended, known=True)
+    assert await only(journal) == ended
+    with cut_at_the_next_commit(monkeypatch, when):
+        await journal.release("b/1")
+    assert await only(journal) == replace(ended, owner=None)
+    with cut_at_the_next_commit(monkeypatch, when):
+        await journal.remove(ended)
+    assert await journal.records(SCOPE) == []
+
+
+@both
+async def test_whoever_takes_is_told_that_it_has(
+    journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    await journal.save(first := record(state=observing(), created_at=1.0))
+    await journal.save(second := record(state=observing(), created_at=2.0))
+
+    with cut_at_the_next_commit(monkeypatch, when):
+        taken = await journal.take_pending(SCOPE, "a/1", never_gone, limit=1)
+    assert [one.record.record_id for one in taken][:1] == [first.record_id]
+    assert {one.record.owner for one in taken} == {"a/1"}
+
+    looked = journal._do
+
+    async def cut_the_take(work: Any) -> Any:
+        if work.statements != ("take",):
+            return await looked(work)
+        monkeypatch.setattr(journal, "_do", looked)
+        with cut_at_the_next_commit(monkeypatch, when):
+            return await looked(work)
+
+    monkeypatch.setattr(journal, "_do", cut_the_take)
+    found = await journal.take(second.record_id, "b/1", gone)
+    assert found is not None
+    assert found.record == await journal.by_id(second.record_id)
+    assert found.record.owner == "b/1"
+
+
+@requirement("law:1", "law:5")
+async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
+    journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host has brought the call to its end before the connection was back."""
+
+    def forget() -> None:
+        assert run(server, f"DELETE FROM {SCHEMA}.records RETURNING 1") == [(1,)]
+
+    with (
+        cut_at_the_next_commit(monkeypatch, "committed", forget),
+        pytest.raises(DrivenElsewhereError),
+    ):
+        await journal.save(record(state=observing()))
+    assert await journal.records(SCOPE) == []
+
+
+@requirement("law:1")
+async def test_nothing_of_a_connection_that_was_lost_is_written_later(
+    journal: PostgresJournal, server: PostgresServer
+) -> None:
+    """The server still has the transaction, which waits for a lock, when the client has gone on."""
+    await journal.save(given := record(state=observing(), owner="a/1"))
+    await journal.save(other := record(state=observing(), owner="a/1"))
+    early, late = (replace(given, updated_at=at) for at in (5.0, 6.0))
+    with psycopg.connect(server.dsn) as blocking:
+        blocking.execute(
+            f"SELECT FROM {SCHEMA}.records WHERE record_id = %s FOR UPDATE".encode(), (given.record_id,)
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: journal.save(early, known=True))
+            await until_somebody_waits(server)
+            cut_quietly(journal)
+            tasks.start_soon(lambda: journal.save(late, known=True))
+            tasks.start_soon(lambda: journal.save(replace(other, updated_at=7.0), known=True))
+            await anyio.sleep(0.3)
+            blocking.rollback()
+    for _ in range(5):
+        assert await journal.by_id(given.record_id) == late
+        await anyio.sleep(0.05)
+
+
+@requirement("law:1")
+async def test_nothing_of_a_connection_that_was_lost_is_begun_later(
+    journal: PostgresJournal, server: PostgresServer
+) -> None:
+    """The process of the server that has the transaction is slow to look at it."""
+    await journal.save(given := record(state=observing(), owner="a/1"))
+    early, late = (replace(given, updated_at=at) for at in (5.0, 6.0))
+    assert journal._writer is not None
+    assert journal._writer._connection is not None
+    backend = psutil.Process(journal._writer._connection.info.backend_pid)
+    backend.suspend()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: journal.save(early, known=True))
+            await anyio.sleep(0.2)  # it is sent
+            cut_quietly(journal)
+        await journal.save(late, known=True)
+    finally:
+        backend.resume()
+    await to_thread.run_sync(backend.wait, 10)  # it reads all that it was sent before it notices
+    assert await journal.by_id(given.record_id) == late
+
+
+async def until_somebody_waits(server: PostgresServer) -> None:
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    while not await to_thread.run_sync(run, server, waiting):
+        await anyio.sleep(0.02)
+
+
+def cut_quietly(journal: PostgresJournal) -> None:
+    """Cut the connection so that the server, which is busy, does not see it."""
+    assert journal._writer is not None
+    connection = journal._writer._connection
+    assert connection is not None
+    with socket.socket(fileno=os.dup(connection.fileno())) as its:
+        its.shutdown(socket.SHUT_RDWR)
+
+
+async def test_a_transaction_that_is_refused_refuses_one_write_alone(journal: PostgresJournal) -> None:
+    await journal.save(first := record(idempotency_key="order-42"))
+    refused: list[JournalError] = []
+    given = [record(idempotency_key="order-42" if n == 7 else str(n), created_at=3.0 + n) for n in range(20)]
+
+    async def save(one: TaskRecord) -> None:
+        try:
+            await journal.save(one)
+        except JournalError as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for one in given:
+            tasks.start_soon(save, one)
+    assert len(refused) == 1
+    del given[7]
+    assert [one.record_id for one in await journal.records(SCOPE)] == [
+        one.record_id for one in [*given, first]
+    ]
