@@ -57,7 +57,7 @@ class Inbox:
     ) -> None:
         self._journal = GuardedJournal(choose_journal(journal))
         self._endpoint, self._principal, self._application = endpoint, principal, application
-        self._environment = environment or Environment()
+        self._environment = (environment or Environment()).around(self._journal)
         self._store: CallStore | None = None
 
     # ── seeing ────────────────────────────────────────────────────────────────────────────────

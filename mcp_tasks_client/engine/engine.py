@@ -82,7 +82,7 @@ class Engine:
         self.output_schema = output_schema
         self.application = application
         self.handle_of = handle_of
-        self.environment = environment or Environment()
+        self.environment = (environment or Environment()).around(self.journal)
         self.tasks = OwnTasks()
         self.bells: set[Callable[[LiveCall | None], None]] = set()
         self._entered = False

@@ -7,11 +7,12 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
 
+from ..journal.base import Journal
 from .observer import Observer
 from .process import Process
 from .signal import FutureSignal, Signal
@@ -77,6 +78,36 @@ class SystemClock(Clock):
         await anyio.sleep(seconds if seconds < math.inf else math.inf)
 
 
+class SharedClock(Clock):
+    """A clock whose time is that of a journal which several machines share.
+
+    Args:
+        own: What is waited by, and told while the journal knows no time.
+        shared: Of the journal; see :attr:`Journal.clock`.
+    """
+
+    def __init__(self, own: Clock, shared: Callable[[], float | None]) -> None:
+        self._own = own
+        self._shared = shared
+
+    def time(self) -> float:
+        """Seconds since the epoch, by the journal's clock."""
+        now = self._shared()
+        return self._own.time() if now is None else now
+
+    def monotonic(self) -> float:
+        """That of the clock which is waited by."""
+        return self._own.monotonic()
+
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
+        """Wait for the event or for the time to pass."""
+        await self._own.wait(event, timeout_s)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for the time to pass."""
+        await self._own.sleep(seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Passed in once per client. The defaults are the real ones."""
@@ -92,3 +123,9 @@ class Environment:
     """Told of each step of each call; ``None`` tells nobody."""
 
     lease_s: float = LEASE_S
+
+    def around(self, journal: Journal) -> Environment:
+        """The same, by the clock of all who share a journal, if it has one."""
+        if journal.clock is None:
+            return self
+        return replace(self, clock=SharedClock(self.clock, journal.clock))

@@ -128,6 +128,15 @@ class Journal(ABC):
         """Equal for journals that keep the same records."""
         return id(self)
 
+    @property
+    def clock(self) -> Callable[[], float | None] | None:
+        """Tells the time that all who share the journal go by, wherever they are.
+
+        It returns seconds since the epoch, or ``None`` while it is not known, as before the journal was
+        opened. It does not hold the journal. The default is ``None``: they go by the clock of their machine.
+        """
+        return None
+
     @abstractmethod
     async def open(self) -> None:
         """Make ready, and prove that it can be written to, before anything is sent anywhere."""

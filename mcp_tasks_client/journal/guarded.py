@@ -88,6 +88,11 @@ class GuardedJournal(Journal):
         """That of the journal."""
         return self._journal.identity
 
+    @property
+    def clock(self) -> Callable[[], float | None] | None:
+        """That of the journal."""
+        return self._journal.clock
+
     def __repr__(self) -> str:
         return f"GuardedJournal({self._journal!r})"
 
