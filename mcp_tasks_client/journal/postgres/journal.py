@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...machine.record import Scope, TaskRecord
 from ..base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from ..row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
+from .clock import DatabaseClock
 from .queries import check_schema
 from .work import Found, Work, row_json
 
@@ -90,6 +91,7 @@ class PostgresJournal(Journal):
 
         self._identity = ("postgresql", parse(dsn), schema)
         self._name = describe(dsn, schema)
+        self._clock = DatabaseClock.of(self._identity)
         make = partial(PostgresThread, self._identity, dsn, schema, outage_s, _renew, _end_leases)
         self._join_writer = partial(PostgresThread.joined, self._identity, make)
         self._lock = threading.Lock()
@@ -101,6 +103,11 @@ class PostgresJournal(Journal):
     def identity(self) -> Hashable:
         """Equal for journals in the same schema of the same database."""
         return self._identity
+
+    @property
+    def clock(self) -> Callable[[], float | None]:
+        """Tells the database's time."""
+        return self._clock.time
 
     def __repr__(self) -> str:
         return f"PostgresJournal({self._name})"
@@ -154,10 +161,6 @@ class PostgresJournal(Journal):
             assert self._finalizer is not None
             self._finalizer.detach()
             return writer
-
-    def time(self) -> float | None:
-        """Seconds since the epoch by the database's clock; ``None`` while the journal is not open."""
-        return None if self._writer is None else self._writer.time()
 
     # ── records ───────────────────────────────────────────────────────────────────────────────
 

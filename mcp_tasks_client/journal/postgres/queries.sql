@@ -6,7 +6,8 @@
 
 -- name: enrol
 -- Somebody new writes.
-INSERT INTO {schema}.writers (writer_id) VALUES (%(writer_id)s);
+INSERT INTO {schema}.writers (writer_id) VALUES (%(writer_id)s)
+RETURNING extract(epoch FROM clock_timestamp())::double precision;
 
 -- name: begin
 -- The first statement of a transaction that writes, which fails if the transaction was given up.

@@ -30,6 +30,7 @@ from ...errors import JournalError
 from .. import thread
 from ..base import Lease
 from ..thread import Job, JournalThread, wake_for
+from .clock import DatabaseClock
 from .database import Connection, connect, describe, explain, is_away, is_lost, migrate
 from .listener import Listener
 from .queries import Queries
@@ -98,7 +99,7 @@ class PostgresThread(JournalThread[Work]):
         self._unsettled: int | None = None  # the one whose connection was lost
         self._listener: Listener | None = None
         self._look_at = 0.0  # when to look whether others have left instructions
-        self._measured: tuple[float, float] | None = None  # the database's clock, and ours
+        self._clock = DatabaseClock.of(key)
         super().__init__(key, describe(dsn, schema), outage_s)
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
@@ -106,11 +107,6 @@ class PostgresThread(JournalThread[Work]):
     def explain(self, error: Exception) -> JournalError:
         """The error to raise for one of the database's; see :func:`.database.explain`."""
         return explain(error, str(self._name))
-
-    def time(self) -> float | None:
-        """Seconds since the epoch, by the database's clock; ``None`` if nothing was written yet."""
-        measured = self._measured
-        return None if measured is None else measured[0] + time.monotonic() - measured[1]
 
     def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
         """Tell of the records that have instructions, until the function that is returned is called."""
@@ -247,7 +243,7 @@ class PostgresThread(JournalThread[Work]):
             raise
         self._unsettled = None
         if begun is not None and time.monotonic() - sent_at < 1:
-            self._measured = begun.fetchall()[0][1], sent_at
+            self._clock.note(begun.fetchall()[0][1], sent_at)
         for run, cursors in sent:
             _note_results(run, [cursor.fetchall() if cursor.description else [] for cursor in cursors])
 
@@ -318,8 +314,9 @@ class PostgresThread(JournalThread[Work]):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _enrol(self, connection: Connection) -> None:
-        writer_id = str(uuid.uuid4())
-        connection.execute(self._queries("enrol"), {"writer_id": writer_id})
+        writer_id, at = str(uuid.uuid4()), time.monotonic()
+        (shown,) = connection.execute(self._queries("enrol"), {"writer_id": writer_id}).fetchall()[0]
+        self._clock.note(shown, at)
         self._writer_id, self._number, self._unsettled = writer_id, 0, None
 
 

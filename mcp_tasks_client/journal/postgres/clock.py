@@ -1,0 +1,44 @@
+"""The database's clock, by which leases and due times of different hosts are compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from typing import Final
+from weakref import WeakValueDictionary
+
+__all__ = ["DatabaseClock"]
+
+
+class DatabaseClock:
+    """What the clock of a database shows now, going by when it was read last.
+
+    It is read with each transaction that writes. In between our monotonic clock counts on, which no wall
+    clock that is set can move, and which stands still while this host is suspended: then the time is too
+    early here, so that others seem to live.
+    """
+
+    def __init__(self) -> None:
+        self._read: tuple[float, float] | None = None  # what it showed, and our monotonic clock then
+
+    @classmethod
+    def of(cls, journal: Hashable) -> DatabaseClock:
+        """The one of a journal, by its ``identity``, for all who have the journal in this process."""
+        return _CLOCKS.setdefault(journal, cls())
+
+    def note(self, shown: float, at: float) -> None:
+        """Note what the clock showed, in seconds since the epoch.
+
+        Args:
+            shown: What it showed.
+            at: When, by our monotonic clock.
+        """
+        self._read = shown, at
+
+    def time(self) -> float | None:
+        """Seconds since the epoch; ``None`` while the clock was never read."""
+        read = self._read
+        return None if read is None else read[0] + time.monotonic() - read[1]
+
+
+_CLOCKS: Final[WeakValueDictionary[Hashable, DatabaseClock]] = WeakValueDictionary()
