@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .hosts.http.tasks_http_transport import TasksHttpTransport
     from .hosts.relay.tasks_transport import TasksTransport
     from .hosts.sdk.extension import TasksExtension
+    from .journal.postgres.journal import PostgresJournal
 
 _NEED_THE_SDK = {
     "TasksExtension": (".hosts.sdk.extension", "mcp.client.extension", "pip install 'mcp>=2,<3'"),
@@ -67,13 +68,14 @@ _NEED_THE_SDK = {
 }
 
 _LATE = {
+    "PostgresJournal": ".journal.postgres.journal",
     "TasksHttpTransport": ".hosts.http.tasks_http_transport",
     "call_label": ".hosts.call_options",
     "idempotency_key": ".hosts.call_options",
     "tasks_http_client": ".hosts.http.http_client",
     "tasks_http_client_factory": ".hosts.http.http_client",
 }
-"""Imported on use, since they need httpx or httpx2, which the rest does not."""
+"""Imported on use, since they need httpx or httpx2, or are for some hosts only."""
 
 __all__ = [
     "AlreadyAnsweredError",
@@ -111,6 +113,7 @@ __all__ = [
     "OutcomeUnknownError",
     "Point",
     "PollPolicy",
+    "PostgresJournal",
     "Question",
     "QuestionWithdrawnError",
     "ReceivePolicy",

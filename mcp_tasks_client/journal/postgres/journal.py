@@ -7,7 +7,6 @@ statements are in ``queries.sql``, the tables in ``schema/``.
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import uuid
 import weakref
@@ -19,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from ...machine.record import Scope, TaskRecord
-from ..base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from ..row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 from .clock import DatabaseClock
 from .queries import check_schema
@@ -256,21 +255,20 @@ class PostgresJournal(Journal):
         )
         return [record for _, record in await read_rows(rows, self.identity)]
 
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
-        """Forget what is old, at most 5,000 records of each kind, and old leases."""
-        times = {"before": before, "now": now, "leases_before": before - LEASES_KEPT_S}
-        owners = Work(
-            statements=("owners_of_expired",),
-            values=times,
-            writes=False,
-            read=lambda found: _those_gone(found[0], gone),
-        )
-        prune = Work(
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
+        """Forget what is old, at most 10,000 records, and old leases."""
+        values = {
+            "before": before,
+            "now": now,
+            "leases_before": before - LEASES_KEPT_S,
+            "gone": list(map(escape, gone)),
+        }
+        work = Work(
             statements=("prune_leases", "prune_writers", "prune_delivered", "prune_expired"),
-            values={**times, "gone": _gone_json(await self._do(owners))},
+            values=values,
             read=lambda found: found[2][0][0] + found[3][0][0],
         )
-        forgotten: int = await self._do(prune)
+        forgotten: int = await self._do(work)
         return forgotten
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
@@ -284,42 +282,44 @@ class PostgresJournal(Journal):
         """Have the writing thread renew the lease, with what else it writes or by itself."""
         self._opened().keep_renewing(source)
 
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        """Owners, and their leases."""
+        owners: dict[str, Lease | None] = await self._do(
+            Work(
+                statements=("owners_named" if names else "owners",),
+                values={"names": list(map(escape, names))},
+                writes=False,
+                read=lambda found: {unescape(owner): _lease(lease) for owner, *lease in found[0]},
+            )
+        )
+        return owners
+
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
-        key, mine = escape(record_id), escape(owner)
-
-        def look(found: Found) -> tuple[Row, float | None, bool] | None:
-            if not found[0]:
-                return None
-            row, lease = _split(found[0][0])
-            is_free = row.owner is None or row.owner == mine or gone(unescape(row.owner), lease)
-            return row, None if lease is None else lease.renewed_at, is_free
-
-        looking = Work(statements=("owned",), values={"record_id": key}, writes=False, read=look)
+        key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
+        taking = Work(
+            statements=("take",),
+            values={"record_id": key, "owner": mine, "gone": free},
+            read=lambda found: found[0][0] if found[0] else None,
+        )
         while True:
-            looked: tuple[Row, float | None, bool] | None = await self._do(looking)
-            if looked is None:
+            # Who only follows the call of another looks often, and must not hold up those who write.
+            row = await self._find_row("by_id", record_id=key)
+            if row is None:
                 return None
-            row, renewed_at, is_free = looked
-            if row.delivered_at is not None or not is_free:
+            if row.delivered_at is not None or not (row.owner in (None, mine) or row.owner in free):
                 return Taken(row.record(), unescape(row.owner))
             row.record()  # what cannot be read is not taken
-            values = {"record_id": key, "fence": row.fence, "before": row.owner, "owner": mine}
-            taken: Row | None = await self._do(
-                Work(
-                    statements=("take",),
-                    values={**values, "renewed_at": renewed_at},
-                    read=lambda found: Row._make(found[0][0]) if found[0] else None,
-                )
-            )
-            if taken is not None:
-                return Taken(taken.record(), unescape(row.owner))
+            taken = await self._do(taking)
+            if taken is not None:  # else another one was faster
+                before, *columns = taken
+                return Taken(Row._make(columns).record(), unescape(before))
 
     async def take_pending(
         self,
         scope: Scope,
         owner: str,
-        gone: Judge,
+        gone: Collection[str] = (),
         *,
         application: str | None = None,
         limit: int | None = None,
@@ -327,21 +327,13 @@ class PostgresJournal(Journal):
     ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
         mine, left_alone = escape(owner), set(map(escape, leave))
-        values: dict[str, Any] = {
-            "scope": _digest(*_scope(scope)),
-            "owner": mine,
-            "application": escape(application),
-        }
-        looking = Work(
-            statements=("owners",),
-            values=values,
-            writes=False,
-            read=lambda found: _those_gone(found[0], gone),
-        )
         before: dict[str, str | None] = {}
         while True:
-            values |= {
-                "gone": _gone_json(await self._do(looking)),
+            values = {
+                "scope": _digest(*_scope(scope)),
+                "owner": mine,
+                "application": escape(application),
+                "gone": list(map(escape, gone)),
                 "leave": list(left_alone),
                 "limit": None if limit is None else max(0, limit - len(before)),
             }
@@ -354,12 +346,11 @@ class PostgresJournal(Journal):
             )
             before |= taken
             read = await read_rows(rows, self.identity)
-            damaged = {row.record_id: row for row in rows if row.record_id in taken}
-            for row, _ in read:
-                damaged.pop(row.record_id, None)
+            readable = {row.record_id for row, _ in read}
+            damaged = [row for row in rows if row.record_id in taken and row.record_id not in readable]
             if not damaged:
                 return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
-            for row in damaged.values():
+            for row in damaged:
                 left_alone.add(row.record_id)
                 given = {"record_id": row.record_id, "fence": row.fence, "owner": before.pop(row.record_id)}
                 await self._do(Work(statements=("give_back",), row=row_json(given), touches=(row.record_id,)))
@@ -418,6 +409,10 @@ class PostgresJournal(Journal):
         return self._opened().listen(lambda keys: listener([unescape(key) for key in keys]))
 
     async def _find(self, statement: str, **values: str) -> TaskRecord | None:
+        row = await self._find_row(statement, **values)
+        return None if row is None else row.record()
+
+    async def _find_row(self, statement: str, **values: str) -> Row | None:
         row: Row | None = await self._do(
             Work(
                 statements=(statement,),
@@ -426,7 +421,7 @@ class PostgresJournal(Journal):
                 read=lambda found: Row._make(found[0][0]) if found[0] else None,
             )
         )
-        return None if row is None else row.record()
+        return row
 
     async def _do(self, work: Work) -> Any:
         writer = self._opened()
@@ -462,11 +457,6 @@ def _touched(whole: Mapping[str, Any]) -> tuple[str, ...]:
     return (whole["record_id"],) if whole["key"] is None else (whole["record_id"], whole["key"])
 
 
-def _split(found: Sequence[Any]) -> tuple[Row, Lease | None]:
-    columns = len(Row._fields)
-    return Row._make(found[:columns]), _lease(found[columns:])
-
-
 def _lease(found: Sequence[Any]) -> Lease | None:
     if found[0] is None:
         return None
@@ -490,20 +480,6 @@ def _renew(lease: Lease) -> Work:
 
 def _end_leases(lease_ids: list[str]) -> Work:
     return Work(statements=("end_leases",), values={"lease_ids": list(map(escape, lease_ids))})
-
-
-def _those_gone(found: Sequence[Sequence[Any]], gone: Judge) -> list[tuple[str, float | None]]:
-    """Of owners and their leases those who are gone, each with when the lease was renewed."""
-    judged = [(owner, _lease(lease)) for owner, *lease in found if owner is not None]
-    return [
-        (owner, None if lease is None else lease.renewed_at)
-        for owner, lease in judged
-        if gone(unescape(owner), lease)
-    ]
-
-
-def _gone_json(gone: Sequence[tuple[str, float | None]]) -> str:
-    return json.dumps([{"owner": owner, "renewed_at": renewed_at} for owner, renewed_at in gone])
 
 
 def _instruction(row: Sequence[Any]) -> Instruction:

@@ -161,58 +161,48 @@ ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_a
 -- name: end_leases
 DELETE FROM {schema}.leases WHERE lease_id = ANY (%(lease_ids)s::text[]);
 
--- name: owned
--- A record, and the lease that covers its owner.
-SELECT {stored_columns}, {their_lease}
-FROM {schema}.records AS stored
-LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(stored.owner)
-WHERE stored.record_id = %(record_id)s;
-
--- name: take
--- A record that was free a moment ago: nobody has taken it since, and its owner's lease was not renewed.
-UPDATE {schema}.records AS stored SET owner = %(owner)s, fence = fence + 1
-WHERE record_id = %(record_id)s AND fence = %(fence)s AND delivered_at IS NULL
-  AND owner IS NOT DISTINCT FROM %(before)s::text
-  AND NOT EXISTS (
-    SELECT FROM {schema}.leases
-    WHERE lease_id = {schema}.lease_of(%(before)s::text) AND renewed_at IS DISTINCT FROM %(renewed_at)s::double precision)
-RETURNING {stored_columns};
-
 -- name: owners
--- Who owns what is pending in a scope, and the leases that cover them.
+-- All who own a record, and the leases that cover them.
 SELECT owners.owner, {their_lease}
-FROM (
-  SELECT DISTINCT owner FROM {schema}.records
-  WHERE scope = %(scope)s AND pending = 1 AND owner IS NOT NULL AND owner <> %(owner)s
-) AS owners
+FROM (SELECT DISTINCT owner FROM {schema}.records WHERE owner IS NOT NULL) AS owners
 LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(owners.owner);
 
+-- name: owners_named
+SELECT owners.owner, {their_lease}
+FROM unnest(%(names)s::text[]) AS owners (owner)
+LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(owners.owner);
+
+-- name: take
+WITH free AS (
+  SELECT record_id, owner FROM {schema}.records
+  WHERE record_id = %(record_id)s AND delivered_at IS NULL
+    AND (owner IS NULL OR owner = %(owner)s::text OR owner = ANY (%(gone)s::text[]))
+  FOR UPDATE
+)
+UPDATE {schema}.records AS stored SET owner = %(owner)s::text, fence = fence + 1
+FROM free WHERE stored.record_id = free.record_id
+RETURNING free.owner, {stored_columns};
+
 -- name: take_free
--- What is pending and free. %(gone)s are the owners who are gone, and when the leases were renewed that they
--- were judged by. What another one is about to take is passed over.
-WITH gone AS (
-  SELECT gone.owner
-  FROM json_to_recordset(%(gone)s::json) AS gone (owner text, renewed_at double precision)
-  LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(gone.owner)
-  WHERE lease.renewed_at IS NOT DISTINCT FROM gone.renewed_at
-), free AS (
+-- What is pending and free. What another one is about to take is passed over.
+WITH free AS (
   SELECT record_id, owner
   FROM {schema}.records
   WHERE scope = %(scope)s AND pending = 1
     AND (application IS NULL OR application = %(application)s::text)
-    AND (owner IS NULL OR owner IN (SELECT owner FROM gone))
+    AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))
     AND record_id <> ALL (%(leave)s::text[])
   ORDER BY created_at, sequence
   LIMIT %(limit)s::bigint
   FOR UPDATE SKIP LOCKED
 )
-UPDATE {schema}.records AS stored SET owner = %(owner)s, fence = fence + 1
+UPDATE {schema}.records AS stored SET owner = %(owner)s::text, fence = fence + 1
 FROM free WHERE stored.record_id = free.record_id
 RETURNING stored.record_id, free.owner;
 
 -- name: mine
 SELECT {columns} FROM {schema}.records
-WHERE scope = %(scope)s AND pending = 1 AND owner = %(owner)s
+WHERE scope = %(scope)s AND pending = 1 AND owner = %(owner)s::text
   AND (application IS NULL OR application = %(application)s::text)
 ORDER BY created_at, sequence;
 
@@ -246,24 +236,12 @@ WITH old AS (
 )
 SELECT count(*) FROM old;
 
--- name: owners_of_expired
-SELECT owners.owner, {their_lease}
-FROM (
-  SELECT DISTINCT owner FROM {schema}.records WHERE expires_at < %(before)s AND delivered_at IS NULL
-) AS owners
-LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(owners.owner);
-
 -- name: prune_expired
-WITH gone AS (
-  SELECT gone.owner
-  FROM json_to_recordset(%(gone)s::json) AS gone (owner text, renewed_at double precision)
-  LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(gone.owner)
-  WHERE lease.renewed_at IS NOT DISTINCT FROM gone.renewed_at
-), old AS (
+WITH old AS (
   DELETE FROM {schema}.records WHERE record_id IN (
     SELECT record_id FROM {schema}.records
     WHERE expires_at < %(before)s AND delivered_at IS NULL
-      AND (owner IS NULL OR owner IN (SELECT owner FROM gone))
+      AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))
     LIMIT 5000 FOR UPDATE SKIP LOCKED)
   RETURNING 1
 )

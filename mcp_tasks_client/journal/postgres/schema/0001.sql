@@ -44,9 +44,10 @@ CREATE INDEX records_pending ON {schema}.records (scope, created_at, sequence) W
 CREATE INDEX records_asking ON {schema}.records (scope, created_at)
   WHERE status IN ('input_required', 'gathering');
 
+CREATE INDEX records_by_owner ON {schema}.records (owner) WHERE owner IS NOT NULL;
+
 -- By hash, since a server's IDs may be of any length.
 CREATE INDEX records_by_task ON {schema}.records USING hash (task_id) WHERE task_id IS NOT NULL;
-CREATE INDEX records_by_owner ON {schema}.records USING hash (owner) WHERE owner IS NOT NULL;
 
 CREATE INDEX records_delivered ON {schema}.records (delivered_at) WHERE delivered_at IS NOT NULL;
 CREATE INDEX records_expiring ON {schema}.records (expires_at) WHERE expires_at IS NOT NULL;

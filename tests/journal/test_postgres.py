@@ -1,0 +1,310 @@
+"""What only the journal in PostgreSQL promises: its schema, one transaction for many, word of others."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from anyio import to_thread
+
+from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalSchemaError
+from mcp_tasks_client.journal import thread
+from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
+from mcp_tasks_client.machine.record import Scope
+from tests._requirements import requirement
+from tests.journal.samples import SCOPE, finished, observing, record
+from tests.journal.test_instructions import Heard
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+Run = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def run(postgres: str) -> Run:
+    """Runs a statement, as any other program could."""
+
+    def run(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+def own_schema(run: Run) -> Iterator[str]:
+    """The name of a schema that is not there."""
+    name = f"own_{uuid.uuid4().hex}"
+    yield name
+    run(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+
+
+@pytest.fixture
+def other_journal(postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str) -> Any:
+    """Makes a journal with a connection of its own, as other processes have it."""
+    return lambda: PostgresJournal(f"{postgres} options=''", schema=schema)
+
+
+# ── the schema ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_many_make_the_schema_at_the_same_moment(postgres: str, own_schema: str) -> None:
+    journals = [
+        PostgresJournal(f"{postgres} options='-c work_mem={64 + n}kB'", schema=own_schema) for n in range(4)
+    ]
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for journal in journals:
+                tasks.start_soon(journal.open)
+        for journal in journals:
+            await journal.save(record())
+            await journal.aclose()
+
+
+async def test_a_schema_of_a_newer_version_is_refused_and_left_as_it_is(
+    postgres: str, own_schema: str, run: Run
+) -> None:
+    journal = PostgresJournal(postgres, schema=own_schema)
+    with anyio.fail_after(30):
+        async with journal:
+            await journal.save(record())
+        run(f"UPDATE {own_schema}.meta SET value = '1000'")
+        before = run(f"SELECT * FROM {own_schema}.writers"), run(f"SELECT * FROM {own_schema}.records")
+        with pytest.raises(JournalSchemaError, match=r"newer version .* upgrade mcp-tasks-client"):
+            await journal.open()
+        assert before == (
+            run(f"SELECT * FROM {own_schema}.writers"),
+            run(f"SELECT * FROM {own_schema}.records"),
+        )
+
+
+async def test_the_tables_of_another_program_are_refused_and_left_alone(
+    postgres: str, own_schema: str, run: Run
+) -> None:
+    run(f"CREATE SCHEMA {own_schema}")
+    run(f"CREATE TABLE {own_schema}.records (id integer)")
+    with anyio.fail_after(30), pytest.raises(JournalSchemaError, match="another program's tables"):
+        await PostgresJournal(postgres, schema=own_schema).open()
+    assert run("SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace", own_schema) == [
+        ("records",)
+    ]
+
+
+@requirement("law:9")
+async def test_no_password_is_told_to_anybody(postgres: str) -> None:
+    given = "host=/nowhere dbname=tasks user=me password=s3cret"
+    journal = PostgresJournal(given, outage_s=0.0)
+    assert "s3cret" not in repr(journal)
+    with pytest.raises(JournalError, match="cannot be reached") as raised:
+        await journal.open()
+    assert "s3cret" not in str(raised.value)
+    with pytest.raises(ValueError, match="dsn cannot be read") as refused:
+        PostgresJournal(f"{given} nonsense")
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"schema": "Robert'); DROP"}, {"schema": ""}, {"outage_s": -1}])
+async def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PostgresJournal("", **wrong)
+
+
+async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_last(
+    postgres_journal: Callable[[], PostgresJournal], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_LINGER_S", 0.0)
+    connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mcp-tasks-client'"
+    with anyio.fail_after(30):
+        before = run(connections)[0][0]
+        for number in range(3):
+            journal = postgres_journal()
+            await journal.open()
+            async with postgres_journal() as other:
+                await other.save(record(record_id=f"one-{number}"))
+                journal.listen(lambda found: None)
+                assert run(connections)[0][0] - before <= 2
+            if number == 2:
+                await journal.aclose()
+            del journal, other
+            gc.collect()
+        while run(connections)[0][0] > before or any(
+            one.name.startswith("mcp-tasks") for one in threading.enumerate()
+        ):
+            await anyio.sleep(0.02)
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:2")
+async def test_long_texts_of_any_kind_are_kept_and_found(
+    postgres_journal: Callable[[], PostgresJournal],
+) -> None:
+    """Longer than an index takes, and of a kind that cannot be compressed to what it takes."""
+    long = "".join(uuid.uuid4().hex for _ in range(1000))
+    scope = Scope(long, long)
+    given = record(scope=scope, idempotency_key=long, state=observing(long), label=long)
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            assert await journal.claim(given) == given
+            assert await journal.by_key(scope, long) == given
+            assert await journal.by_task_id(scope, long) == given
+            assert await journal.records(scope, pending=True) == [given]
+            assert await journal.claim(record(scope=scope, idempotency_key=long)) == given
+
+
+async def test_a_damaged_record_is_passed_over_and_not_taken(
+    postgres_journal: Callable[[], PostgresJournal], schema: str, run: Run
+) -> None:
+    damaged, *others = [record(state=observing(), created_at=float(number)) for number in range(3)]
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            for given in (damaged, *others):
+                await journal.save(given)
+            run(f"UPDATE {schema}.records SET state = '{{' WHERE record_id = %s", damaged.record_id)
+
+            taken = await journal.take_pending(SCOPE, "a/1", limit=2)
+
+            assert [one.record.record_id for one in taken] == [one.record_id for one in others]
+            assert [one.record_id for one in await journal.records(SCOPE)] == [
+                one.record_id for one in others
+            ]
+            with pytest.raises(JournalCorruptError):
+                await journal.by_id(damaged.record_id)
+            with pytest.raises(JournalCorruptError):
+                await journal.take(damaged.record_id, "a/1")
+            assert run(f"SELECT owner FROM {schema}.records WHERE record_id = %s", damaged.record_id) == [
+                (None,)
+            ]
+
+
+async def test_two_who_take_at_once_share_what_there_is(
+    postgres_journal: Callable[[], PostgresJournal], other_journal: Callable[[], PostgresJournal]
+) -> None:
+    given = [record(state=observing(), created_at=float(number)) for number in range(100)]
+    taken: dict[str, list[str]] = {"a/1": [], "b/1": []}
+    with anyio.fail_after(30):
+        async with postgres_journal() as first, other_journal() as second:
+            async with anyio.create_task_group() as tasks:
+                for one in given:
+                    tasks.start_soon(first.save, one)
+
+            async def take(journal: PostgresJournal, owner: str) -> None:
+                while more := await journal.take_pending(SCOPE, owner, limit=7, leave=taken[owner]):
+                    new = [one.record.record_id for one in more if one.before is None]
+                    if not new:
+                        return
+                    taken[owner] += new
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take, first, "a/1")
+                tasks.start_soon(take, second, "b/1")
+    assert sorted(taken["a/1"] + taken["b/1"]) == sorted(one.record_id for one in given)
+    assert min(map(len, taken.values())) > 0
+
+
+async def test_many_writes_share_few_transactions(
+    postgres_journal: Callable[[], PostgresJournal], schema: str, run: Run
+) -> None:
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            async with anyio.create_task_group() as tasks:
+                for number in range(1000):
+                    tasks.start_soon(journal.save, record(state=observing(), created_at=float(number)))
+            assert journal._writer is not None
+            writer_id = journal._writer._writer_id
+            assert run(f"SELECT committed < 20 FROM {schema}.writers WHERE writer_id = %s", writer_id) == [
+                (True,)
+            ]
+            assert len(await journal.records(SCOPE)) == 1000
+
+
+@requirement("law:3")
+async def test_an_answer_is_told_at_once_to_whoever_listens_elsewhere(
+    postgres_journal: Callable[[], PostgresJournal], other_journal: Callable[[], PostgresJournal]
+) -> None:
+    given = record(record_id="r\u00e9cord", state=observing())
+    heard = Heard()
+    with anyio.fail_after(30):
+        async with postgres_journal() as first, other_journal() as second:
+            await first.save(given)
+            stop = second.listen(heard)
+            await anyio.sleep(1.5)  # it listens, and has looked
+            began = time.monotonic()
+            await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+            assert await heard.wait_for(given.record_id)
+            assert time.monotonic() - began < 1.0, "and not with the next look"
+            stop()
+
+
+@requirement("law:3")
+async def test_a_call_that_ends_at_the_moment_takes_no_answer(
+    postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str, run: Run
+) -> None:
+    given = record(state=observing(), idempotency_key="order-42")
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            await journal.save(given)
+            with psycopg.connect(postgres) as ending:
+                ending.execute(
+                    f"UPDATE {schema}.records SET due_at = NULL WHERE record_id = %s".encode(),
+                    (given.record_id,),
+                )
+                told: list[Instruction | None] = []
+
+                async def answer() -> None:
+                    told.append(await journal.instruct(given.record_id, Instruction("answer", "{}", 7.0)))
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(answer)
+                    await anyio.sleep(0.2)
+                    await to_thread.run_sync(ending.commit)
+    assert told == [None]
+    assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
+
+
+# ── what one statement does ───────────────────────────────────────────────────────────────────
+
+
+class Asked:
+    def __init__(self, name: str, *touches: str, writes: bool = True) -> None:
+        row = row_json({}) if touches else None
+        self.work = Work(statements=(name,), row=row, touches=touches, writes=writes)
+
+
+async def test_works_about_different_rows_are_done_together_and_those_about_one_in_their_order() -> None:
+    save_a, save_b, save_a_again = Asked("save", "a"), Asked("save", "b"), Asked("save", "a")
+    remove_b, save_c, save_d = Asked("remove", "b"), Asked("save", "c"), Asked("save", "d", "a")
+    look, release, save_e = Asked("by_id", writes=False), Asked("release"), Asked("save", "e")
+    asked = [save_a, look, save_b, save_a_again, remove_b, save_c, save_d, release, save_e]
+    assert in_turn(asked) == [
+        [save_a, save_b, save_c],
+        [save_a_again],
+        [remove_b],
+        [save_d],
+        [release],
+        [save_e],
+        [look],
+    ]
+
+
+async def test_what_is_no_number_in_json_is_one_in_the_database(
+    postgres_journal: Callable[[], PostgresJournal], schema: str, run: Run
+) -> None:
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            state = observing(ttl_ms=float("inf"))
+            await journal.save(given := record(state=state))
+            assert run(f"SELECT expires_at = 'infinity' FROM {schema}.records") == [(True,)]
+            assert await journal.records(SCOPE) == [given]
+            await journal.save(record(state=finished()))
