@@ -6,15 +6,12 @@ statements are in ``queries.sql``, the tables in ``schema/``.
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import uuid
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from ...machine.record import Scope, TaskRecord
@@ -22,6 +19,7 @@ from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, List
 from ..row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 from .clock import DatabaseClock
 from .queries import check_schema
+from .stored import key_digest, scope_digest, whole
 from .work import Found, Work, row_json
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ _CHANGING: Final = (
 """What the statement ``save_known`` needs of a row."""
 
 _LONGEST_OUTAGE_S: Final = 86_400.0
-
-_arrivals = count()
-"""The order in which new records are given, for those that one statement stores."""
 
 
 class PostgresJournal(Journal):
@@ -166,12 +161,12 @@ class PostgresJournal(Journal):
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
         row = Row.of(record)
-        whole = _whole(row)
+        stored = whole(row)
         work = Work(
             statements=("claim", "standing"),
-            row=row_json(whole),
+            row=row_json(stored),
             key=row.record_id,
-            touches=_touched(whole),
+            touches=_touched(stored),
             read=lambda found: Row._make(found[1][0]) if found[1] else None,
         )
         while (standing := await self._do(work)) is None:
@@ -181,8 +176,8 @@ class PostgresJournal(Journal):
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not, and commit it."""
         row = Row.of(record)
-        whole = _whole(row)
-        values = {name: whole[name] for name in _CHANGING} if known else whole
+        stored = whole(row)
+        values = {name: stored[name] for name in _CHANGING} if known else stored
         again: tuple[str, ...] = ("save_known",)
         if heeded is not None:
             values, again = {**values, "heeded": escape(heeded)}, ("save_known", "heed")
@@ -197,7 +192,7 @@ class PostgresJournal(Journal):
                 again=again,
                 row=row_json(values),
                 key=row.record_id,
-                touches=_touched(whole),
+                touches=_touched(stored),
                 read=read,
             )
         )
@@ -214,9 +209,9 @@ class PostgresJournal(Journal):
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
-        whole = _whole(Row.of(record))
-        values = {name: whole[name] for name in ("record_id", "fence")}
-        await self._do(Work(statements=("remove",), row=row_json(values), touches=_touched(whole)))
+        stored = whole(Row.of(record))
+        values = {name: stored[name] for name in ("record_id", "fence")}
+        await self._do(Work(statements=("remove",), row=row_json(values), touches=_touched(stored)))
 
     async def by_id(self, record_id: str) -> TaskRecord | None:
         """The record of this ``record_id``."""
@@ -224,11 +219,11 @@ class PostgresJournal(Journal):
 
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
         """The record of an idempotency key."""
-        return await self._find("by_key", key=_digest(*_scope(scope), escape(idempotency_key)))
+        return await self._find("by_key", key=key_digest(scope, idempotency_key))
 
     async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
         """The newest record of a task."""
-        return await self._find("by_task_id", task_id=escape(task_id), scope=_digest(*_scope(scope)))
+        return await self._find("by_task_id", task_id=escape(task_id), scope=scope_digest(scope))
 
     async def records(
         self,
@@ -239,7 +234,7 @@ class PostgresJournal(Journal):
         delivered_since: float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
-        values: dict[str, Any] = {} if scope is None else {"scope": _digest(*_scope(scope))}
+        values: dict[str, Any] = {} if scope is None else {"scope": scope_digest(scope)}
         statement = "asking" if asking else "pending" if pending else "all"
         if delivered_since is not None:
             assert not pending, "what is pending was not delivered"
@@ -330,7 +325,7 @@ class PostgresJournal(Journal):
         before: dict[str, str | None] = {}
         while True:
             values = {
-                "scope": _digest(*_scope(scope)),
+                "scope": scope_digest(scope),
                 "owner": mine,
                 "application": escape(application),
                 "gone": list(map(escape, gone)),
@@ -433,28 +428,8 @@ class PostgresJournal(Journal):
         return self._writer
 
 
-def _scope(scope: Scope) -> tuple[str, str]:
-    return escape(scope.endpoint), escape(scope.principal)
-
-
-def _digest(*texts: str) -> str:
-    """What stands for texts in an index. A line break is in none of them, since they are escaped."""
-    return str(uuid.UUID(bytes=hashlib.sha256("\n".join(texts).encode()).digest()[:16]))
-
-
-def _whole(row: Row) -> dict[str, Any]:
-    """A row with all that the table has."""
-    where = row.endpoint, row.principal
-    return {
-        **row._asdict(),
-        "n": next(_arrivals),
-        "scope": _digest(*where),
-        "key": None if row.idempotency_key is None else _digest(*where, row.idempotency_key),
-    }
-
-
-def _touched(whole: Mapping[str, Any]) -> tuple[str, ...]:
-    return (whole["record_id"],) if whole["key"] is None else (whole["record_id"], whole["key"])
+def _touched(stored: Mapping[str, Any]) -> tuple[str, ...]:
+    return (stored["record_id"],) if stored["key"] is None else (stored["record_id"], stored["key"])
 
 
 def _lease(found: Sequence[Any]) -> Lease | None:

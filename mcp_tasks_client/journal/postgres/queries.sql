@@ -277,3 +277,30 @@ ORDER BY sequence;
 
 -- name: instructed
 SELECT DISTINCT record_id FROM {schema}.instructions WHERE heeded = 0;
+
+-- ── copying a whole journal ────────────────────────────────────────────────────────────────────
+
+-- name: lock
+-- Nobody else writes until the end of the transaction.
+LOCK TABLE {schema}.writers, {schema}.leases, {schema}.records, {schema}.instructions
+  IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: in_use
+SELECT host, pid, expires_at - extract(epoch FROM clock_timestamp())::double precision
+FROM {schema}.leases WHERE expires_at >= extract(epoch FROM clock_timestamp());
+
+-- name: count
+SELECT count(*) FROM {schema}.records;
+
+-- name: all_records
+SELECT {columns} FROM {schema}.records ORDER BY sequence;
+
+-- name: all_instructions
+SELECT record_id, name, body, at, heeded FROM {schema}.instructions ORDER BY sequence;
+
+-- name: instruct_copied
+INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
+SELECT record_id, name, body, at, heeded
+FROM json_to_recordset(%(rows)s::json)
+  AS given (n bigint, record_id text, name text, body text, at double precision, heeded smallint)
+ORDER BY n;

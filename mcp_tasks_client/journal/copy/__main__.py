@@ -1,0 +1,56 @@
+"""``python -m mcp_tasks_client.journal.copy FROM TO``: copies a journal, while nobody has it open.
+
+Each is the path of a SQLite file or the address of a PostgreSQL database. The journal at ``TO`` has to be
+empty. The one at ``FROM`` stays as it is: use it no longer, since both would see to the same tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import JournalError
+from .file import SqliteMedium
+from .medium import Medium, copy
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns 0 if everything was copied, and 1 if nothing was."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mcp_tasks_client.journal.copy",
+        description="Copy a journal from a SQLite file to PostgreSQL or back, while nobody has it open.",
+    )
+    where = "path of a SQLite file, or postgresql://user@host/database"
+    parser.add_argument("source", metavar="FROM", help=where)
+    parser.add_argument("target", metavar="TO", help=f"{where}; it has to be empty")
+    parser.add_argument("--schema", default="mcp_tasks_client", help="of the journal in PostgreSQL")
+    given = parser.parse_args(arguments)
+    try:
+        records, instructions = copy(
+            *(_medium(where, given.schema) for where in (given.source, given.target))
+        )
+    except JournalError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(
+        f"{records} records and {instructions} instructions were copied. Have every process use the new "
+        "journal, and remove the old one: whoever opens it would see to the same tasks.\n"
+    )
+    return 0
+
+
+def _medium(where: str, schema: str) -> Medium:
+    """The medium of an address: a database if it looks like one, or else a file."""
+    if where.startswith(("postgresql://", "postgres://")) or "=" in where:
+        from .database import PostgresMedium  # imported on use: not everybody has psycopg
+
+        return PostgresMedium(where, schema)
+    return SqliteMedium(Path(where))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

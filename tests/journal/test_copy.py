@@ -1,0 +1,96 @@
+"""A journal that moves from a file to a database, and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import psycopg
+import pytest
+
+from mcp_tasks_client.journal.base import Instruction, Journal, Lease
+from mcp_tasks_client.journal.copy.__main__ import main
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.machine.record import Scope, TaskRecord
+from tests.journal.samples import finished, observing, record
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+SCHEMA = "copied"
+YES, NO = Instruction("answer", '{"a":1}', 7.0), Instruction("answer", "{}", 8.0)
+
+
+@pytest.fixture(autouse=True)
+def no_schema(postgres: str) -> Iterator[None]:
+    yield
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+
+
+async def fill(journal: Journal) -> list[TaskRecord]:
+    given = [
+        record(state=observing("t\u00e4sk\0"), scope=Scope("https://b\u00fccher.example/", "alice")),
+        record(state=finished(), idempotency_key="order-42", delivered_at=5.0, label="\ud83d\0"),
+        record(state=observing(ttl_ms=1e300), owner="gone/1", fence=2**62, application="payroll"),
+        *(record(created_at=2e9 - n) for n in range(1200)),
+    ]
+    async with journal, anyio.create_task_group() as tasks:
+        for one in given[:3]:
+            await journal.save(one)
+        for one in given[3:]:
+            tasks.start_soon(journal.save, one)
+    async with journal:
+        await journal.instruct(given[0].record_id, YES)
+        await journal.save(replace(given[0]), known=True, heeded=YES.name)
+        await journal.instruct(given[2].record_id, YES)
+    return given
+
+
+async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, path: Path) -> None:
+    file, database = SqliteJournal(path), PostgresJournal(postgres, schema=SCHEMA)
+    back = SqliteJournal(path.with_name("back.sqlite3"))
+    with anyio.fail_after(50):
+        given = await fill(file)
+        assert main([str(path), postgres, "--schema", SCHEMA]) == 0
+        assert main([postgres, str(back.path), "--schema", SCHEMA]) == 0
+        async with file, database, back:
+            expected = await file.records(None)
+            assert len(expected) == len(given)
+            for journal in (database, back):
+                assert await journal.records(None) == expected
+                assert await journal.by_key(given[1].scope, "order-42") == given[1]
+                assert await journal.instructions(given[0].record_id) == []
+                assert await journal.instruct(given[0].record_id, NO) == YES._replace(body="", heeded=True)
+                assert await journal.instructions(given[2].record_id) == [YES]
+
+
+async def test_nothing_is_copied_while_anybody_drives_or_where_there_is_a_journal_already(
+    postgres: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, database = SqliteJournal(path), PostgresJournal(postgres, schema=SCHEMA)
+    now = time.time()
+    lease = Lease("lease", "web-1:00ff", "boot", "pids", 4711, 1.5, now, now + 30)
+    command = [str(path), postgres, "--schema", SCHEMA]
+    with anyio.fail_after(50):
+        for journal in (file, database):
+            async with journal:
+                await file.open()
+                await file.save(record(record_id="r"))
+                await file.aclose()
+                await journal.renew(lease)
+            assert main(command) == 1
+            said = capsys.readouterr().err
+            assert "in use by process 4711 on web-1; stop it, or wait 30 seconds if it has died" in said
+            async with journal:
+                await journal.release("lease")
+        async with database:
+            assert await database.records(None) == []
+        assert main(command) == 0
+        assert main(command) == 1
+        assert "has 1 records already; copy to an empty one" in capsys.readouterr().err
+        assert main([str(path), "postgresql:///nowhere?host=/nowhere"]) == 1
+        assert "cannot be reached" in capsys.readouterr().err
