@@ -1,4 +1,4 @@
-"""An agent's run that is interrupted by a question, and goes on in another process an hour later.
+"""An agent's run that is interrupted by a question, and goes on in another process later.
 
 ::
 
