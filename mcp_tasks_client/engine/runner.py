@@ -327,7 +327,10 @@ class Runner:
         """Do what others have left in the journal for a call."""
         if not call.instructed:
             return
-        for event in await self._instructions.read(call):
+        events = await self._instructions.read(call)
+        # What is before the host comes last: with its answer, the question that waits behind it is put.
+        events.sort(key=lambda event: isinstance(event, AnswerReady) and event.key in (call.asked or ()))
+        for event in events:
             match event:
                 case CancelRequested():
                     if await self.cancellation.wish(call, by_instruction=True):

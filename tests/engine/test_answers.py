@@ -38,6 +38,7 @@ from mcp_tasks_client.testing import (
     ask_first,
     complete,
     form,
+    input_required,
     kill,
     scripted_client,
     text_result,
@@ -45,7 +46,8 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
-from tests.engine.world import World
+from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
+from tests.scripted_session import STALL
 
 pytestmark = pytest.mark.anyio
 
@@ -413,6 +415,26 @@ async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answere
         async with left:
             assert await left.instructions(handle.reference["record_id"]) == []  # it is part of the record
         await handle.cancel()
+
+
+@requirement("law:3")
+async def test_what_others_have_answered_is_not_put_when_the_question_before_it_is_withdrawn() -> None:
+    """Both answers are found at once, as after a request that took its time."""
+    asks = input_required(TASK, {"k": ASK, "k2": ASK}, poll_interval_ms=1000)
+    world, asked = World(gets={TASK: [asks]}), Asked(STALL)
+    async with world.client(elicitation=asked) as client, Inbox(world.journal) as inbox:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(1)
+        first, second = await inbox.questions()
+        listeners, world.journal._listeners = world.journal._listeners, set()
+        await first.answer(YES)
+        world.journal._listeners = listeners
+        await second.answer(YES)
+        world.server.gets[TASK] = [DONE]
+        await world.clock.advance(2)
+        assert handle.done
+    assert asked.keys == ["k"]
+    assert [sent.answers.keys() for sent in world.server.log("tasks/update")] == [{"k", "k2"}]
 
 
 @requirement("law:3")
