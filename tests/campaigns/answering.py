@@ -1,8 +1,8 @@
 """Somebody who answers from outside, in a process of its own: whatever is asked in a journal, by an inbox.
 
-It answers each question once, some seconds after it was asked. How many, the question decides, so that two of
-these processes answer it at the same moment. Each answer has words of its own. The process prints ``ready``,
-writes down what it gets to know, and ends when its standard input closes.
+It answers each question once, some seconds after it was asked, or never. The question decides which, so that
+two of these processes answer it at the same moment. Each answer has words of its own. The process prints
+``ready``, writes down what it gets to know, and ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,37 @@ __all__ = ["answering"]
 _LOOK_S: Final = 0.1
 
 
-def answering(journal: Path, log: Path, life: int, patience_s: tuple[float, float] = (0.0, 0.0)) -> list[str]:
+def answering(
+    journal: Path,
+    log: Path,
+    life: int,
+    *,
+    share: float = 1.0,
+    patience_s: tuple[float, float] = (0.0, 0.0),
+) -> list[str]:
     """The command line of such a process.
 
     Args:
         journal: Where questions are asked.
         log: What it writes down.
         life: The number that is in its words.
-        patience_s: Seconds that a question waits for an answer of this process, at least and at most. Half of
-            the questions wait no longer than a quarter of the time in between.
+        share: Of the questions, which share it answers at all.
+        patience_s: Seconds that those wait for its answer, at least and at most.
     """
-    return [sys.executable, "-m", __name__, str(journal), str(log), str(life), *map(str, patience_s)]
+    options = [journal, log, life, share, *patience_s]
+    return [sys.executable, "-m", __name__, *map(str, options)]
 
 
 class Answerer:
     """Answers through an inbox, and keeps a log of it."""
 
-    def __init__(self, inbox: Inbox, log: Log, life: str, patience_s: tuple[float, float]) -> None:
+    def __init__(
+        self, inbox: Inbox, log: Log, life: str, share: float, patience_s: tuple[float, float]
+    ) -> None:
         self._inbox = inbox
         self._log = log
         self._life = life
+        self._share = share
         self._patience_s = patience_s
         self._seen: set[str] = set()
         self._counted: set[str] = set()
@@ -67,9 +78,10 @@ class Answerer:
                 await anyio.sleep(_LOOK_S)
 
     async def _answer(self, question: Question, words: str) -> None:
-        at_least_s, at_most_s = self._patience_s
-        share = random.Random(question.question_id).random() ** 2
-        due_at = question.asked_at + at_least_s + share * (at_most_s - at_least_s)
+        chance = random.Random(question.question_id)
+        if chance.random() >= self._share:
+            return
+        due_at = question.asked_at + chance.uniform(*self._patience_s)
         await anyio.sleep(max(0.0, due_at - time.time()))
         about = {"text": words, **_about(question)}
         self._log.write("giving", **about)
@@ -93,9 +105,10 @@ def _about(question: Question) -> dict[str, str]:
     return {"intent": intent, "question": message, "question_id": question.question_id}
 
 
-async def main(journal: str, log: str, life: str, at_least_s: str, at_most_s: str) -> None:
+async def main(journal: str, log: str, life: str, share: str, at_least_s: str, at_most_s: str) -> None:
+    patience_s = float(at_least_s), float(at_most_s)
     async with Inbox(journal) as inbox:
-        await Answerer(inbox, Log(Path(log)), life, (float(at_least_s), float(at_most_s))).answer_all()
+        await Answerer(inbox, Log(Path(log)), life, float(share), patience_s).answer_all()
 
 
 if __name__ == "__main__":

@@ -46,13 +46,15 @@ Through: TypeAlias = Literal["client", "http", "transport", "extension", "each"]
 """How hosts make their calls: by a ``TasksClient``, by an ``mcp.Client`` over ``tasks_http_client`` or over a
 ``TasksTransport``, by one with an extension for each call, or by each of these in turn."""
 
-PATIENCES_S: Final = ((0.0, 8.0), (0.0, 8.0), (0.5, 9.0))
-"""Seconds that a question waits, at least and at most, for each of those who answer from outside.
-
-Many are asked of a second process before, since the first was killed.
+SHARE: Final = 0.75
+"""Of the questions that are answered from outside, should nobody be faster. The others wait for a host, which
+may be the last one: it leaves none to others.
 """
 
-LEAVES: Final = (0.0, 0.3, 0.3, 1.0)
+PATIENCES_S: Final = ((0.0, 0.5), (0.0, 0.5), (0.5, 1.5))
+"""Seconds that a question waits, at least and at most, for each of those who answer from outside."""
+
+LEAVES: Final = (0.0, 0.5, 0.5, 1.0)
 """Shares of its questions that a process leaves to those, one of these."""
 
 MOMENTS_S: Final[dict[What, float]] = {
@@ -217,7 +219,7 @@ class Round:
     @contextmanager
     def _answering(self, life: int, patience_s: tuple[float, float]) -> Iterator[None]:
         log, errors = self.folder / f"answers-{life}.jsonl", self.folder / f"answers-{life}.txt"
-        command = answering(self._journal, log, life, patience_s)
+        command = answering(self._journal, log, life, share=SHARE, patience_s=patience_s)
         with (
             errors.open("wb") as stderr,
             subprocess.Popen(
@@ -260,7 +262,7 @@ class Round:
             seed=self.chance.getrandbits(32),
             keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
             last=last,
-            leaves=self.chance.choice(LEAVES),
+            leaves=0.0 if last else self.chance.choice(LEAVES),
             backend="trio" if self.begun % 3 == 0 else "asyncio",
             through=self._next_way(),
         )
