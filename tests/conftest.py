@@ -83,5 +83,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores, for many tests wait: for servers, for processes, for the disk."""
-    return (os.cpu_count() or 1) + 2
+    """Four more than there are cores, for most tests wait: for servers, for processes, for the disk."""
+    return (os.cpu_count() or 1) + 4
