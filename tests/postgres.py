@@ -166,12 +166,9 @@ def keep(folder: Path) -> None:
         [programs / "initdb", "--pgdata=data", *options], check=True, stdout=sys.stderr, cwd=folder, **user
     )
     settings = {**SETTINGS, "unix_socket_directories": str(folder / "data")}
-    command = [
-        programs / "postgres",
-        "-D",
-        "data",
-        *(f"-c{name}={value}" for name, value in settings.items()),
-    ]
+    with (folder / "data" / "postgresql.auto.conf").open("a") as file:  # which ALTER SYSTEM changes
+        file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+    command = [programs / "postgres", "-D", "data"]
     server: subprocess.Popen[bytes] | None = None
     told = False
     with (folder / "users").open("rb") as users:

@@ -173,12 +173,15 @@ async def test_whoever_listens_hears_of_what_was_left_meanwhile(
 def cut_at_the_next_commit(
     monkeypatch: pytest.MonkeyPatch, when: str, meanwhile: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """The connection breaks right before, or right after, a transaction is committed."""
-    sync = psycopg.Pipeline.sync
+    """The connection breaks right before, or right after, a transaction is committed.
+
+    Or psycopg finds it in disorder afterwards, though it is there.
+    """
+    sync, pipeline = psycopg.Pipeline.sync, psycopg.Connection.pipeline
     cuts = [when]
 
     def cut(self: psycopg.Pipeline) -> None:
-        if not cuts or threading.current_thread().name != "mcp-tasks-journal":
+        if cuts in ([], ["in disorder"]) or threading.current_thread().name != "mcp-tasks-journal":
             sync(self)
             return
         if cuts.pop() == "committed":
@@ -187,16 +190,26 @@ def cut_at_the_next_commit(
         meanwhile()
         raise psycopg.OperationalError("the connection was cut")
 
+    @contextmanager
+    def in_disorder(self: psycopg.Connection[Any]) -> Iterator[psycopg.Pipeline]:
+        with pipeline(self) as entered:
+            yield entered
+        if cuts == ["in disorder"] and threading.current_thread().name == "mcp-tasks-journal":
+            cuts.clear()
+            meanwhile()
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+
     with monkeypatch.context() as patch:
         patch.setattr(psycopg.Pipeline, "sync", cut)
+        patch.setattr(psycopg.Connection, "pipeline", in_disorder)
         yield
     assert not cuts
 
 
-both = pytest.mark.parametrize("when", ["not committed", "committed"])
+each = pytest.mark.parametrize("when", ["not committed", "committed", "in disorder"])
 
 
-@both
+@each
 @requirement("law:1", "law:5")
 async def test_each_write_is_done_once_and_told_as_it_was(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
@@ -232,7 +245,7 @@ async def test_each_write_is_done_once_and_told_as_it_was(
     assert await journal.records(SCOPE) == []
 
 
-@both
+@each
 async def test_whoever_takes_is_told_that_it_has(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -261,8 +274,9 @@ async def test_whoever_takes_is_told_that_it_has(
 
 
 @requirement("law:1", "law:5")
+@pytest.mark.parametrize("when", ["committed", "in disorder"])
 async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
-    journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Another host has brought the call to its end before the connection was back."""
 
@@ -270,7 +284,7 @@ async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
         assert run(server, f"DELETE FROM {SCHEMA}.records RETURNING 1") == [(1,)]
 
     with (
-        cut_at_the_next_commit(monkeypatch, "committed", forget),
+        cut_at_the_next_commit(monkeypatch, when, forget),
         pytest.raises(DrivenElsewhereError),
     ):
         await journal.save(record(state=observing()))

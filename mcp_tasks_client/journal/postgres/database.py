@@ -157,7 +157,10 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
 
 def is_lost(connection: Connection, error: Exception) -> bool:
     """Whether an error means that this connection is of no use any more."""
-    return connection.closed or connection.broken or isinstance(error, _ENDS)
+    if connection.closed or connection.broken or isinstance(error, _ENDS):
+        return True
+    # What psycopg itself cannot go on with, such as a reply that is cut short, has no code of the server's.
+    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")
 
 
 def is_away(error: Exception) -> bool:
