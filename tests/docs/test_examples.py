@@ -78,6 +78,7 @@ def test_every_example_is_run_here_and_has_a_page() -> None:
         "fastmcp_client",
         "progress",
         "job_runner",
+        "fleet",
         "web_service",
         "interrupt",
     }
@@ -95,6 +96,14 @@ def test_quickstart_brings_the_task_of_a_killed_client_home() -> None:
 
 def test_the_job_runner_runs_each_job_once() -> None:
     assert "3  Three jobs, three orders" in by_command("job_runner.py")
+
+
+def test_a_fleet_finishes_what_a_killed_replica_had_begun(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE", postgres)
+    monkeypatch.setenv("DEMO_STEP_S", "0.6")
+    assert "4  6 orders, 6 coffees" in by_command("fleet.py")
 
 
 def test_an_interrupt_is_resumed_in_another_process() -> None:

@@ -16,6 +16,9 @@ from .pages import PAGES, PORT, ROOT, has_blocks, run_blocks
 
 DOCS: Final = ROOT / "docs"
 OLDER: Final = DOCS / "guides" / "servers-2025-11-25.md"
+DATABASE: Final = "postgresql://tasks@db.example/tasks"
+"""Where the pages have their database."""
+
 WITH_CODE: Final = [page for page in PAGES if has_blocks(page)]
 
 
@@ -27,8 +30,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in WITH_CODE if p != OLDER], ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run(page: Path, docs_server: str) -> None:
-    assert run_blocks(page, {PORT: docs_server})
+def test_the_blocks_of_a_page_run(page: Path, docs_server: str, request: pytest.FixtureRequest) -> None:
+    replacements = {PORT: docs_server}
+    if DATABASE in page.read_text(encoding="utf-8"):
+        replacements[DATABASE] = request.getfixturevalue("postgres")
+    assert run_blocks(page, replacements)
 
 
 def test_the_blocks_run_at_a_server_of_2025_11_25(legacy_python_server: LegacyServer) -> None:

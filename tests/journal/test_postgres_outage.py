@@ -18,7 +18,7 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.base import Instruction, Lease
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from tests._requirements import requirement
@@ -111,6 +111,25 @@ async def test_whatever_was_asked_for_is_written_once_the_database_is_back(
     assert len(written) > 20
     found = {one.record_id: one for one in await journal.records(SCOPE)}
     assert found == {one.record_id: one for one in written}
+
+
+@requirement("law:5")
+async def test_after_an_outage_nobody_is_taken_for_gone_before_it_could_renew_its_lease(
+    journal: PostgresJournal, server: PostgresServer
+) -> None:
+    now = time.time()
+    lasts = Lease("a", "host", "boot", "pids", 4711, 1.5, now - 40, now - 10)
+    long_gone = replace(lasts, lease_id="b", renewed_at=now - 100_000, expires_at=now - 99_970)
+    await journal.renew(lasts)
+    await journal.renew(long_gone)
+    server.stop("fast")
+    server.start()
+    owners = await journal.owners("a/1", "b/1")
+    covering = owners["a/1"]
+    assert covering is not None
+    assert covering.expires_at == pytest.approx(now + 30, abs=10)
+    assert replace(covering, expires_at=lasts.expires_at) == lasts
+    assert owners["b/1"] == long_gone
 
 
 async def test_what_is_read_waits_as_well(journal: PostgresJournal, server: PostgresServer) -> None:

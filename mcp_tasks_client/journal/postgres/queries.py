@@ -23,7 +23,13 @@ _PARTS: Final = {
     "columns": ", ".join(Row._fields),
     "stored_columns": ", ".join(f"stored.{name}" for name in Row._fields),
     "lease_columns": ", ".join(_LEASE),
-    "their_lease": ", ".join(f"lease.{name}" for name in _LEASE),
+    # While the database was down nobody could renew a lease. Those of that time last once more.
+    "their_lease": ", ".join(f"lease.{name}" for name in _LEASE[:-1])
+    + """, CASE WHEN lease.expires_at > started.at - 86400
+        THEN greatest(lease.expires_at, started.at + lease.expires_at - lease.renewed_at)
+        ELSE lease.expires_at END""",
+    "started": """(SELECT extract(epoch FROM pg_postmaster_start_time())::double precision AS at)
+        AS started""",
 }
 
 

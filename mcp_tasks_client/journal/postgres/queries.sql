@@ -165,11 +165,13 @@ DELETE FROM {schema}.leases WHERE lease_id = ANY (%(lease_ids)s::text[]);
 -- All who own a record, and the leases that cover them.
 SELECT owners.owner, {their_lease}
 FROM (SELECT DISTINCT owner FROM {schema}.records WHERE owner IS NOT NULL) AS owners
+CROSS JOIN {started}
 LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(owners.owner);
 
 -- name: owners_named
 SELECT owners.owner, {their_lease}
 FROM unnest(%(names)s::text[]) AS owners (owner)
+CROSS JOIN {started}
 LEFT JOIN {schema}.leases AS lease ON lease.lease_id = {schema}.lease_of(owners.owner);
 
 -- name: take

@@ -26,7 +26,7 @@ from ..torture.evidence import LIFE_HEADER, Log
 
 __all__ = ["LEASE_S", "LIMIT", "environment"]
 
-LEASE_S: Final = 4.0
+LEASE_S: Final = 6.0
 LIMIT: Final = 25
 """How many calls a replica sees to at once, so that there is something left for others."""
 

@@ -205,7 +205,9 @@ def _judge(campaign: Campaign, fleet: Fleet, ledger: list[Request], tasks: int) 
     early = 0
     for task_id, looks in polls.items():
         for before, after in pairwise(looks):
-            if before.well_answered and after.at - before.at < shortest:
+            # Who was suspended may send one poll more before it knows that others have taken over.
+            late = {before.life, after.life} & fleet.disturbed.keys()
+            if before.well_answered and not late and after.at - before.at < shortest:
                 early += 1
                 broken.append(
                     f"{task_id} was polled after {after.at - before.at:.3f} s by {before.life}, {after.life}"

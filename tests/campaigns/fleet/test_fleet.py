@@ -1,0 +1,24 @@
+"""A fleet that is disturbed, in the long form only: ``tests/fleet`` shows piece by piece what it takes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests._requirements import requirement
+
+from .run import run
+
+
+@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
+def test_each_task_is_finished_once_whatever_happens_to_replicas_and_database(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("takes minutes; --long runs it")
+    seed = random.SystemRandom().getrandbits(32)
+    campaign = run(tmp_path, seed, tasks=500, disturbances=20)
+    assert campaign.broken == [], f"seed {seed}"
+    assert campaign.figures["delivered, calls"] == 500
