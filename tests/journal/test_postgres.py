@@ -19,6 +19,7 @@ from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
+from mcp_tasks_client.journal.sqlite import choose_journal
 from mcp_tasks_client.machine.record import Scope
 from tests._requirements import requirement
 from tests.journal.samples import SCOPE, finished, observing, record
@@ -105,6 +106,10 @@ async def test_no_password_is_told_to_anybody(postgres: str) -> None:
     given = "host=/nowhere dbname=tasks user=me password=s3cret"
     journal = PostgresJournal(given, outage_s=0.0)
     assert "s3cret" not in repr(journal)
+    assert "s3cret" not in repr(journal.identity)
+    with pytest.raises(ValueError, match=r"give a PostgresJournal\(address\)") as mistaken:
+        choose_journal("postgresql://me:s3cret@db.example/tasks")
+    assert "s3cret" not in str(mistaken.value)
     with pytest.raises(JournalError, match="cannot be reached") as raised:
         await journal.open()
     assert "s3cret" not in str(raised.value)

@@ -44,6 +44,8 @@ _UNLESS_GIVEN: Final = {
     "target_session_attrs": "read-write",
 }
 
+_SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
+
 _MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
 
 _AWAY: Final = re.compile(
@@ -144,13 +146,15 @@ def describe(dsn: str, schema: str) -> str:
 
 
 def parse(dsn: str) -> frozenset[tuple[str, object]]:
-    """What tells one database from others.
+    """What tells one database from others: nothing secret.
 
     Raises:
         ValueError: libpq cannot read it.
     """
     try:
-        return frozenset(conninfo_to_dict(dsn).items())
+        return frozenset(
+            (name, value) for name, value in conninfo_to_dict(dsn).items() if name not in _SECRET
+        )
     except psycopg.ProgrammingError as error:
         raise ValueError(f"dsn cannot be read ({_words(error)})") from None  # it may hold a password
 

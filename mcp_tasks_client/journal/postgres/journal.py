@@ -248,7 +248,7 @@ class PostgresJournal(Journal):
                 read=lambda found: [Row._make(row) for row in found[0]],
             )
         )
-        return [record for _, record in await read_rows(rows, self.identity)]
+        return [record for _, record in await read_rows(rows, self._name)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
@@ -340,7 +340,7 @@ class PostgresJournal(Journal):
                 )
             )
             before |= taken
-            read = await read_rows(rows, self.identity)
+            read = await read_rows(rows, self._name)
             readable = {row.record_id for row, _ in read}
             damaged = [row for row in rows if row.record_id in taken and row.record_id not in readable]
             if not damaged:
