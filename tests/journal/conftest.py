@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import anyio
 import psycopg
@@ -13,9 +14,11 @@ import pytest
 
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.postgres import queries
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from tests.journal.files import Spy, spy_on
+from tests.journal.postgres_mutants import broken
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +57,23 @@ def exists(connection: psycopg.Connection[Any], schema: str) -> bool:
     return connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (schema,)).fetchone() == (True,)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+JOURNALS: Final = ["postgres"] if "MCP_TASKS_TEST_MUTANT" in os.environ else ["memory", "sqlite", "postgres"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def mutant() -> Iterator[None]:
+    """The statements of PostgreSQL are broken as the environment says."""
+    name = os.environ.get("MCP_TASKS_TEST_MUTANT")
+    if name is None:
+        yield
+        return
+    texts = broken(dict(queries.texts()), name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queries, "texts", lambda: texts)
+        yield
+
+
+@pytest.fixture(params=JOURNALS)
 def make_journal(request: pytest.FixtureRequest, tmp_path: Path, empty_file: bytes) -> Callable[[], Journal]:
     if request.param == "memory":
         return MemoryJournal

@@ -125,26 +125,30 @@ async def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any]) -> 
 
 
 async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_last(
-    postgres_journal: Callable[[], PostgresJournal], run: Run, monkeypatch: pytest.MonkeyPatch
+    postgres: str, own_schema: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread, "_LINGER_S", 0.0)
-    connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mcp-tasks-client'"
+
+    def make() -> PostgresJournal:
+        return PostgresJournal(f"{postgres} application_name={own_schema}", schema=own_schema)
+
+    def connections() -> int:
+        found = run("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", own_schema)
+        return int(found[0][0])
+
     with anyio.fail_after(30):
-        before = run(connections)[0][0]
         for number in range(3):
-            journal = postgres_journal()
+            journal = make()
             await journal.open()
-            async with postgres_journal() as other:
+            async with make() as other:
                 await other.save(record(record_id=f"one-{number}"))
                 journal.listen(lambda found: None)
-                assert run(connections)[0][0] - before <= 2
+                assert connections() <= 2
             if number == 2:
                 await journal.aclose()
             del journal, other
             gc.collect()
-        while run(connections)[0][0] > before or any(
-            one.name.startswith("mcp-tasks") for one in threading.enumerate()
-        ):
+        while connections() or any(one.name.startswith("mcp-tasks") for one in threading.enumerate()):
             await anyio.sleep(0.02)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from ..base import Lease
 from ..row import Row
 
-__all__ = ["Queries", "check_schema", "scripts"]
+__all__ = ["Queries", "check_schema", "scripts", "texts"]
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$")
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -75,12 +75,12 @@ class Queries:
         parts = {**self._parts, "in_scope": "scope = %(scope)s" if in_scope else "true"}
         key = name, parts["in_scope"]
         if key not in self._filled:
-            self._filled[key] = re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], _texts()[name]).encode()
+            self._filled[key] = re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], texts()[name]).encode()
         return self._filled[key]
 
 
 @cache
-def _texts() -> Mapping[str, str]:
+def texts() -> Mapping[str, str]:
     """The text of each statement, without its comments."""
     texts: dict[str, str] = {}
     name = ""

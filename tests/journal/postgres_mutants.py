@@ -1,0 +1,138 @@
+"""The statements of the journal in PostgreSQL with one of their guards broken: what its tests have to notice.
+
+Each mutant is a change of one place of ``queries.sql``. ``conftest.py`` makes the one that the variable
+``MCP_TASKS_TEST_MUTANT`` names.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["MUTANTS", "Mutant", "broken"]
+
+
+class Mutant(NamedTuple):
+    """One change."""
+
+    statement: str
+    old: str
+    new: str = ""
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "a transaction that was given up is committed late": Mutant("begin", " AND given_up < %(number)s"),
+    "whoever reconnects is told that nothing was committed": Mutant(
+        "settle", "RETURNING committed >= %(number)s", "RETURNING false"
+    ),
+    "whoever reconnects is told that all was committed": Mutant(
+        "settle", "RETURNING committed >= %(number)s", "RETURNING true"
+    ),
+    "of two claims under one key the second stands": Mutant("standing", " OR stored.key = given.key"),
+    "a claim finds a record of another key": Mutant(
+        "standing", "stored.record_id = given.record_id OR stored.key = given.key", "true"
+    ),
+    "a late owner saves": Mutant("save", "WHERE stored.fence = excluded.fence"),
+    "a late owner saves what it knows": Mutant("save_known", " AND stored.fence = new.fence"),
+    "a late owner heeds": Mutant("heed", " AND stored.fence = new.fence"),
+    "whoever heeds one instruction heeds all": Mutant("heed", " AND instructions.name = new.heeded"),
+    "what was heeded keeps its body": Mutant("heed", "body = '', "),
+    "a late owner forgets what was delivered": Mutant("forget_delivered", " AND stored.fence = had.fence"),
+    "a task is forgotten as if it were an outcome": Mutant(
+        "forget_delivered", "AND stored.pending = 1 AND stored.due_at IS NULL"
+    ),
+    "an outcome with a key is forgotten": Mutant("forget_delivered", " AND stored.key IS NULL"),
+    "a late owner delivers": Mutant("deliver", " AND stored.fence = had.fence"),
+    "a task is delivered as if it were an outcome": Mutant(
+        "deliver", "AND stored.pending = 1 AND stored.due_at IS NULL"
+    ),
+    "an outcome with a key is kept no longer than one without": Mutant(
+        "deliver", "CASE WHEN stored.key IS NULL THEN had.keep_until END", "had.keep_until"
+    ),
+    "what was delivered has an owner": Mutant("deliver", "owner = NULL, "),
+    "a late owner removes": Mutant("remove", " AND stored.fence = given.fence"),
+    "the task of another scope is found": Mutant("by_task_id", " AND scope = %(scope)s"),
+    "the oldest record of a task is found": Mutant(
+        "by_task_id", "created_at DESC, sequence DESC", "sequence"
+    ),
+    "all is pending": Mutant("pending", " AND pending = 1"),
+    "records come in the order in which they lie": Mutant("all", "ORDER BY created_at, sequence"),
+    "of equal age the last comes first": Mutant("all", "created_at, sequence", "created_at, sequence DESC"),
+    "everything asks": Mutant("asking", " AND status IN ('input_required', 'gathering')"),
+    "what was delivered long ago is shown": Mutant(
+        "delivered_since", " AND delivered_at >= %(delivered_since)s"
+    ),
+    "a lease is not renewed": Mutant(
+        "renew",
+        "DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
+        "DO NOTHING",
+    ),
+    "every lease is given up": Mutant("end_leases", "WHERE lease_id = ANY (%(lease_ids)s::text[])"),
+    "no lease is given up": Mutant("end_leases", "WHERE", "WHERE false AND"),
+    "who owns nothing owns": Mutant("owners", "WHERE owner IS NOT NULL"),
+    "what was delivered is taken": Mutant("take", " AND delivered_at IS NULL"),
+    "whoever wants a record has it": Mutant(
+        "take", "AND (owner IS NULL OR owner = %(owner)s::text OR owner = ANY (%(gone)s::text[]))"
+    ),
+    "a taken record has its old fence": Mutant("take", ", fence = fence + 1"),
+    "a record of another scope is taken": Mutant("take_free", "scope = %(scope)s AND "),
+    "what is not pending is taken": Mutant("take_free", " AND pending = 1"),
+    "the record of another application is taken": Mutant(
+        "take_free", "AND (application IS NULL OR application = %(application)s::text)"
+    ),
+    "the record of a living owner is taken": Mutant(
+        "take_free", "AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))"
+    ),
+    "the records of who is gone are left": Mutant("take_free", " OR owner = ANY (%(gone)s::text[])"),
+    "what is to be left alone is taken": Mutant("take_free", "AND record_id <> ALL (%(leave)s::text[])"),
+    "the newest are taken first": Mutant(
+        "take_free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"
+    ),
+    "more are taken than are wanted": Mutant("take_free", "LIMIT %(limit)s::bigint"),
+    "two take the same": Mutant("take_free", "FOR UPDATE SKIP LOCKED"),
+    "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
+    "whoever takes is given what others have": Mutant("mine", " AND owner = %(owner)s::text"),
+    "what cannot be read stays with whoever took it": Mutant(
+        "give_back", "owner = given.owner", "owner = owner"
+    ),
+    "a task that is released is free": Mutant("release", "ELSE owner || '/left'", "ELSE NULL"),
+    "an outcome that is released is not free": Mutant("release", "THEN NULL", "THEN owner"),
+    "whoever leaves releases everything": Mutant("release", "WHERE owner = ANY (%(owners)s::text[])"),
+    "leases are kept for ever": Mutant("prune_leases", "WHERE", "WHERE false AND"),
+    "new leases are forgotten": Mutant("prune_leases", "WHERE expires_at < %(leases_before)s"),
+    "what was delivered is never forgotten": Mutant(
+        "prune_delivered", "delivered_at < %(before)s OR", "false OR"
+    ),
+    "what is kept after its delivery is never forgotten": Mutant(
+        "prune_delivered", "expires_at < %(now)s AND delivered_at IS NOT NULL", "false"
+    ),
+    "an outcome that nobody had is forgotten": Mutant("prune_delivered", " AND delivered_at IS NOT NULL"),
+    "a task that somebody drives is forgotten": Mutant(
+        "prune_expired", "AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))"
+    ),
+    "a task that has not expired is forgotten": Mutant("prune_expired", "expires_at < %(before)s AND"),
+    "a call that has ended takes instructions": Mutant(
+        "instruct",
+        "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)",
+    ),
+    "a call that ends at the moment takes an instruction": Mutant("instruct", "FOR SHARE OF stored"),
+    "the last instruction of a name counts": Mutant(
+        "instruct",
+        "ON CONFLICT DO NOTHING",
+        "ON CONFLICT (record_id, name) DO UPDATE SET body = excluded.body",
+    ),
+    "nobody else is told of an instruction": Mutant(
+        "instruct", "pg_notify('{channel}', left(record_id, 1000))", "1"
+    ),
+    "what was heeded is to be heeded again": Mutant("instructions", " AND heeded = 0"),
+    "instructions come in the order of their names": Mutant(
+        "instructions", "ORDER BY sequence", "ORDER BY name DESC"
+    ),
+    "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
+}
+
+
+def broken(texts: dict[str, str], name: str) -> dict[str, str]:
+    """The statements with one of them broken."""
+    mutant = MUTANTS[name]
+    assert texts[mutant.statement].count(mutant.old) == 1, name
+    return {**texts, mutant.statement: texts[mutant.statement].replace(mutant.old, mutant.new)}

@@ -1,0 +1,41 @@
+"""Proof that the tests of the journal in PostgreSQL would tell: each of its guards, broken, turns one red.
+
+``--long`` runs the tests for each mutant. The short form sees that every mutant still fits its statement.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mcp_tasks_client.journal.postgres.queries import texts
+
+from .postgres_mutants import MUTANTS, broken
+
+HERE: Final = Path(__file__).parent
+TESTS: Final = ("test_contract.py", "test_instructions.py", "test_postgres.py", "test_postgres_outage.py")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_guard_is_noticed(mutant: str, request: pytest.FixtureRequest) -> None:
+    assert broken(dict(texts()), mutant) != texts()
+    if not request.config.getoption("--long"):
+        return
+    server = request.getfixturevalue("postgres")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", "-k", "not trio"]
+        + [str(HERE / name) for name in TESTS],
+        env={**os.environ, "MCP_TASKS_TEST_MUTANT": mutant, "MCP_TASKS_TEST_POSTGRES": server},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 1, f"no test tells:\n{ran.stdout[-2000:]}"
+    assert "FAILED" in ran.stdout or "ERROR" in ran.stdout
