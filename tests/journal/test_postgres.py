@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 import anyio
 import psycopg
@@ -22,10 +25,12 @@ from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
 from mcp_tasks_client.journal.sqlite import choose_journal
 from mcp_tasks_client.machine.record import Scope
 from tests._requirements import requirement
-from tests.journal.samples import SCOPE, finished, observing, record
+from tests.journal.samples import SCOPE, finished, lease, observing, record
 from tests.journal.test_instructions import Heard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+NAMES: Final = ("ada", "bob")
 
 Run = Callable[..., list[tuple[Any, ...]]]
 
@@ -280,6 +285,48 @@ async def test_a_call_that_ends_at_the_moment_takes_no_answer(
                     await to_thread.run_sync(ending.commit)
     assert told == [None]
     assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
+
+
+@requirement("law:9")
+async def test_row_level_security_shows_each_principal_its_own(
+    postgres: str, own_schema: str, run: Run
+) -> None:
+    """By the statements of the guide."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "fleets.md").read_text(encoding="utf-8")
+    (statements,) = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
+    user = f"app_{own_schema}"[:60]
+    statements = statements.replace("mcp_tasks_client", own_schema).replace("tasks_app", user)
+    run(f"CREATE ROLE {user} LOGIN")
+
+    def journal_of(principal: str) -> PostgresJournal:
+        address = psycopg.conninfo.make_conninfo(postgres, user=user)
+        return PostgresJournal(f"{address} options='-c tasks.principal={principal}'", schema=own_schema)
+
+    try:
+        with anyio.fail_after(30):
+            async with PostgresJournal(postgres, schema=own_schema) as owners:
+                run(statements)
+                given = {
+                    name: record(scope=replace(SCOPE, principal=name), state=observing()) for name in NAMES
+                }
+                async with journal_of("ada") as ada, journal_of("bob") as bob:
+                    for name, journal in {"ada": ada, "bob": bob}.items():
+                        await journal.save(given[name])
+                        await journal.renew(lease(name))
+                        await journal.instruct(given[name].record_id, Instruction("answer", "{}", 7.0))
+                    assert await ada.records(None) == [given["ada"]]
+                    assert await ada.by_id(given["bob"].record_id) is None
+                    assert await ada.instructions(given["bob"].record_id) == []
+                    assert await ada.take_pending(given["bob"].scope, "ada/1", {"bob/1"}) == []
+                    await ada.remove(given["bob"])
+                    with pytest.raises(JournalError, match="may not be written"):
+                        await ada.save(record(scope=given["bob"].scope))
+                    await ada.save(replace(given["ada"], state=finished()), known=True)
+                assert len(await owners.records(None)) == 2
+                assert len(await owners.instructions(given["bob"].record_id)) == 1
+    finally:
+        run(f"DROP SCHEMA {own_schema} CASCADE")
+        run(f"DROP ROLE {user}")
 
 
 # ── what one statement does ───────────────────────────────────────────────────────────────────
