@@ -7,15 +7,18 @@ for each mutant the history that is known to show it.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from typing import Final
 
 import anyio
+import psycopg
 import pytest
 
 from tests._requirements import requirement
 
 from .__main__ import play_many
+from .in_postgres import play_in_postgres
 from .mutants import MUTANTS
 from .world import play
 
@@ -105,6 +108,16 @@ def test_every_law_holds_in_every_history(part: int, long: bool) -> None:
 
 def test_every_law_holds_on_trio(long: bool) -> None:
     assert not anyio.run(play_many, 0, 100 if long else 20, backend="trio")
+
+
+@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
+def test_every_law_holds_over_postgresql(postgres: str, long: bool) -> None:
+    schema = f"simulation_{uuid.uuid4().hex}"
+    try:
+        assert not anyio.run(play_in_postgres, postgres, schema, range(1000 if long else 8))
+    finally:
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 
 def test_a_history_is_the_same_each_time_it_is_played() -> None:

@@ -65,7 +65,7 @@ class World:
         log: What happened, when.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, journal: Any = None) -> None:
         self.seed = seed
         self.random = Random(seed)
         tells = Random(f"what is told in {seed}")
@@ -77,7 +77,7 @@ class World:
             Random(f"what is taken up in {seed}"),
         )
         self.clock = WorldClock()
-        self.journal = MemoryJournal()
+        self.journal = journal or MemoryJournal()
         self.fences: dict[str, int] = {}
         self.log: list[Happening] = []
         self.broken: list[str] = []
@@ -635,9 +635,14 @@ class World:
                 self.lost_replies.add(arrival.task_id)
 
 
-async def play(seed: int) -> World:
-    """Play one history from its beginning to its end."""
-    world = World(seed)
+async def play(seed: int, journal: Any = None) -> World:
+    """Play one history from its beginning to its end.
+
+    Args:
+        seed: Decides about everything.
+        journal: Keeps the records in memory's place. It has to be empty.
+    """
+    world = World(seed, journal)
     # What nobody refers to any more is gone at once or at the end, and not at a moment of its own; in
     # some histories almost at once, whatever cycles it is part of.
     gc.disable()
