@@ -312,6 +312,7 @@ class TestTake:
         await journal.renew(lease("a/1"))
         await journal.renew(lease("b"))
         await journal.save(record(state=finished(), owner="c/1"))
+        await journal.save(record(state=observing()))
 
         assert await journal.owners() == {"a/12": theirs, "c/1": None}
         assert await journal.owners("a/12", "b/7") == {"a/12": theirs, "b/7": lease("b")}
@@ -465,7 +466,9 @@ class TestLeases:
     async def test_a_lease_that_is_released_covers_nothing_any_more(self, journal: Journal) -> None:
         await journal.save(given := record(owner="a/1"))
         await journal.renew(lease("a"))
+        await journal.renew(others := lease("b"))
         await journal.release("a")
+        assert await journal.owners("a/1", "b/1") == {"a/1": None, "b/1": others}
         assert await journal.take(given.record_id, "b/1") == (given, "a/1")
 
 

@@ -157,6 +157,23 @@ async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_la
             await anyio.sleep(0.02)
 
 
+@requirement("law:1")
+async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
+    postgres: str, own_schema: str
+) -> None:
+    with anyio.fail_after(30):
+        for given, expected in {"off": "on", "local": "local"}.items():
+            options = f"options='-c synchronous_commit={given} -c default_transaction_isolation=serializable'"
+            async with PostgresJournal(f"{postgres} {options}", schema=own_schema) as journal:
+                assert journal._writer is not None
+                connection = journal._writer._connection
+                assert connection is not None
+                settings = (
+                    "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')"
+                )
+                assert connection.execute(settings).fetchone() == (expected, "read committed")
+
+
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -225,6 +242,42 @@ async def test_two_who_take_at_once_share_what_there_is(
                 tasks.start_soon(take, second, "b/1")
     assert sorted(taken["a/1"] + taken["b/1"]) == sorted(one.record_id for one in given)
     assert min(map(len, taken.values())) > 0
+
+
+async def test_what_another_one_is_about_to_take_is_passed_over(
+    postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str
+) -> None:
+    first, second = (record(state=observing(), created_at=at) for at in (1.0, 2.0))
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            await journal.save(first)
+            await journal.save(second)
+            with psycopg.connect(postgres) as other:
+                other.execute(
+                    f"SELECT FROM {schema}.records WHERE record_id = %s FOR UPDATE".encode(),
+                    (first.record_id,),
+                )
+                (taken,) = await journal.take_pending(SCOPE, "a/1", limit=1)
+            assert taken.record.record_id == second.record_id
+
+
+async def test_what_is_delivered_at_the_moment_is_not_taken(
+    postgres_journal: Callable[[], PostgresJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            await journal.save(given := record(state=finished(), idempotency_key="order-42"))
+            look = journal._find_row
+
+            async def look_too_early(*args: Any, **values: str) -> Any:
+                monkeypatch.undo()
+                row = await look(*args, **values)
+                journal.deliver(9.0, {given.record_id: 0})
+                return row
+
+            monkeypatch.setattr(journal, "_find_row", look_too_early)
+            taken = await journal.take(given.record_id, "a/1")
+            assert taken == (replace(given, delivered_at=9.0, updated_at=9.0), None)
 
 
 async def test_many_writes_share_few_transactions(

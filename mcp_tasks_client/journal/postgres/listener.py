@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
+import selectors
+import socket
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Final
 
 import psycopg
@@ -35,13 +34,13 @@ class Listener:
         self._dsn = dsn
         self._channel = channel
         self._hear = hear
-        self._stopped, self._stop = os.pipe()
+        self._stopped, self._stop = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-listener", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread, and wait until it has ended."""
-        os.close(self._stop)
+        self._stop.close()
         self._thread.join()
 
     def _serve(self) -> None:
@@ -55,7 +54,7 @@ class Listener:
                     if self._waits_for(None, _PAUSE_S):
                         return
         finally:
-            os.close(self._stopped)
+            self._stopped.close()
 
     def _listen(self, connection: Connection) -> None:
         connection.execute(f"LISTEN {self._channel}".encode())
@@ -67,8 +66,8 @@ class Listener:
 
     def _waits_for(self, connection: Connection | None, timeout_s: float | None) -> bool:
         """Wait until the connection has something to say. True if the thread is to end."""
-        awaited = [self._stopped] if connection is None else [self._stopped, connection.fileno()]
-        with suppress(InterruptedError):
-            ready, _, _ = select.select(awaited, [], [], timeout_s)
-            return self._stopped in ready
-        return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stopped, selectors.EVENT_READ)
+            if connection is not None:
+                selector.register(connection, selectors.EVENT_READ)
+            return any(key.fileobj is self._stopped for key, _ in selector.select(timeout_s))
