@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
@@ -308,6 +309,64 @@ async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
     ):
         await journal.save(record(state=observing()))
     assert await journal.records(SCOPE) == []
+
+
+@requirement("law:1", "law:2")
+async def test_what_became_of_a_commit_is_nothing_to_what_is_asked_for_later(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for the commit does not wait any longer when it is known."""
+    with anyio.fail_after(40):
+        async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_4", outage_s=0.5) as journal:
+            stop = partial(server.stop, "fast")
+            with cut_at_the_next_commit(monkeypatch, "committed", stop), pytest.raises(JournalError):
+                await journal.save(first := record(created_at=1.0))
+            server.start()
+            await journal.save(second := record(created_at=2.0))
+            assert await journal.records(SCOPE) == [first, second]
+
+
+async def test_a_schema_that_is_dropped_fails_who_asks_and_nobody_else(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = f"{SCHEMA}_5"
+
+    def drop() -> None:
+        run(server, f"DROP SCHEMA {schema} CASCADE")
+
+    with anyio.fail_after(40):
+        journal = PostgresJournal(server.dsn, schema=schema, outage_s=5.0)
+        async with journal:
+            await journal.save(record())
+            with cut_at_the_next_commit(monkeypatch, "committed", drop), pytest.raises(JournalError):
+                await journal.save(record())
+            with pytest.raises(JournalError, match="could not be read or written"):
+                await journal.save(record())
+        async with journal:
+            await journal.save(given := record())
+            assert await journal.records(SCOPE) == [given]
+
+
+async def test_a_deadlock_with_others_fails_nobody(journal: PostgresJournal, server: PostgresServer) -> None:
+    first, second = (record(state=observing(), created_at=at) for at in (1.0, 2.0))
+    for one in (first, second):
+        await journal.save(one)
+    lock = f"UPDATE {SCHEMA}.records SET label = 'x' WHERE record_id = %s".encode()
+    with psycopg.connect(server.dsn) as other:
+        other.execute("SET deadlock_timeout = '30s'")
+        other.execute(lock, (second.record_id,))
+
+        async def save() -> None:
+            async with anyio.create_task_group() as both:
+                for one in (first, second):
+                    both.start_soon(lambda one=one: journal.save(replace(one, updated_at=9.0), known=True))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(save)
+            await until_somebody_waits(server)
+            await to_thread.run_sync(other.execute, lock, (first.record_id,))  # until the server ends ours
+            await to_thread.run_sync(other.commit)
+    assert [one.updated_at for one in await journal.records(SCOPE)] == [9.0, 9.0]
 
 
 @requirement("law:1")

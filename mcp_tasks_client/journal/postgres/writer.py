@@ -63,6 +63,9 @@ class _Batch:
     was_committed: bool = False
     """Whether all of them are, though the replies were lost."""
 
+    number: int | None = None
+    """Of the transaction that was tried last."""
+
     attempts: int = 0
 
 
@@ -189,6 +192,8 @@ class PostgresThread(JournalThread[Work]):
     def _after(self, error: Exception, batch: _Batch) -> list[_Batch]:
         """What is left to do of a batch that has failed."""
         batch.attempts += 1
+        if not batch.jobs:
+            return []
         if self._note_loss(error) and isinstance(error, psycopg.OperationalError):
             late = time.monotonic() - self._outage_s
             for job in batch.jobs:
@@ -218,7 +223,7 @@ class PostgresThread(JournalThread[Work]):
         runs = in_turn(batch.jobs)
         if any(job.work.writes for job in batch.jobs):
             self._number += 1
-            self._unsettled = self._number
+            self._unsettled = batch.number = self._number
         begun: psycopg.Cursor[tuple[Any, ...]] | None = None
         sent: list[tuple[list[_Job], list[psycopg.Cursor[tuple[Any, ...]]]]] = []
         sent_at = time.monotonic()
@@ -278,7 +283,8 @@ class PostgresThread(JournalThread[Work]):
             elif self._unsettled is not None:
                 values = {"writer_id": self._writer_id, "number": self._unsettled}
                 row = connection.execute(self._queries("settle"), values).fetchone()
-                batch.was_committed = batch.was_committed or (row is not None and row[0])
+                if row == (True,) and batch.number == self._unsettled:  # else nobody waits for it any more
+                    batch.was_committed = True
                 self._unsettled = None
 
         try:
