@@ -22,7 +22,7 @@ from . import thread
 from .base import Lease
 from .row import RowWrite
 from .sqlite_file import connect, explain, give_back, identity
-from .thread import Job, JournalThread, wake_for
+from .thread import Job, JournalThread
 
 __all__ = ["SqliteThread"]
 
@@ -131,20 +131,19 @@ class SqliteThread(JournalThread[Operation]):
         # Not in between, since looking for pages costs as much as a commit.
         give_back(self._connection, keep=_FREE_PAGES_KEPT)
 
-    def _carry_out(self, unattended: list[_Job], awaited: list[_Job]) -> None:
-        writing = [job for job in awaited if job.work.writes]
-        self._commit([*unattended, *writing])
-        wake_for(writing)
+    def _comes_later(self, work: Operation) -> bool:
         # After the commit, and outside of it: a reader needs no lock, and may see everything.
-        reading = [job for job in awaited if not job.work.writes]
-        for job in reading:
-            _run(self._connection, job)
-        wake_for(reading)
+        return not work.writes
+
+    def _carry_out(self, jobs: list[_Job]) -> None:
+        if jobs[0].work.writes:
+            self._commit(jobs)
+        else:
+            for job in jobs:
+                _run(self._connection, job)
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Run what writes in one transaction: what fails by itself fails alone, a commit for all."""
-        if not jobs:
-            return
         connection = self._connection
         try:
             if not _transact(connection, _runs(jobs)):

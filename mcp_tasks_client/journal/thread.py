@@ -33,7 +33,7 @@ from ..uncut import caller_of_loop, on_asyncio
 from .base import Lease, LeaseSource
 from .row import not_open
 
-__all__ = ["Job", "JournalThread", "wake_for"]
+__all__ = ["Job", "JournalThread"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -171,8 +171,12 @@ class JournalThread(ABC, Generic[W]):
         """Open the medium. In the thread, as all that follows."""
 
     @abstractmethod
-    def _carry_out(self, unattended: list[Job[W, Any]], awaited: list[Job[W, Any]]) -> None:
-        """Do all of this, each with its result or error, and :func:`wake_for` what is awaited."""
+    def _carry_out(self, jobs: list[Job[W, Any]]) -> None:
+        """Do all of this, each with its result or error."""
+
+    def _comes_later(self, work: W) -> bool:
+        """Whether it is done by itself, once what has gathered with it is done and told."""
+        return False
 
     @abstractmethod
     def _instructed(self, is_to_tell: bool) -> Collection[str]:
@@ -390,7 +394,7 @@ class JournalThread(ABC, Generic[W]):
             self._take_unattended()
             for job in jobs:
                 job.error = error
-            wake_for(jobs)
+            _wake_for(jobs)
         self._end()
 
     def _try_to_end(self) -> bool:
@@ -438,15 +442,20 @@ class JournalThread(ABC, Generic[W]):
             for source, lease in _due_leases(sources)
         ]
         unattended += (job for *_, job in renewals)
-        if not (unattended or jobs):
-            return False
-        self._carry_out(unattended, jobs)
+        later = [job for job in jobs if self._comes_later(job.work)]
+        first = [*unattended, *(job for job in jobs if not self._comes_later(job.work))]
+        if first:
+            self._carry_out(first)
         if unattended:
             self._log_first(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
                     source.renewed(lease, had_lapsed=not job.result)
+        _wake_for(first)
+        if later:
+            self._carry_out(later)
+            _wake_for(later)
         return bool(unattended)
 
     def _log_first(self, error: Exception | None) -> None:
@@ -518,7 +527,7 @@ def _logged(what: str) -> Iterator[None]:
         logger.exception("%s could not be looked after", what)
 
 
-def wake_for(jobs: Iterable[Job[Any, Any]]) -> None:
+def _wake_for(jobs: Iterable[Job[Any, Any]]) -> None:
     """Wake those who wait for jobs, with one call for each event loop."""
     _wake(job.waiter for job in jobs if job.waiter is not None)
 

@@ -29,7 +29,7 @@ from psycopg import errors
 from ...errors import JournalError
 from .. import thread
 from ..base import Lease
-from ..thread import Job, JournalThread, wake_for
+from ..thread import Job, JournalThread
 from .clock import DatabaseClock
 from .database import Connection, connect, describe, explain, is_away, is_lost, migrate
 from .listener import Listener
@@ -171,15 +171,15 @@ class PostgresThread(JournalThread[Work]):
             asked_at=-math.inf,  # nobody waits while the database is away
         )
         look = Job[Work, list[str]](work, waiter=None)
-        self._carry_out([look], [])
+        self._carry_out([look])
         if look.error is not None:
             self._look_at = now + thread._TICK_S
             logger.debug("instructions are looked for later: %s", look.error)
             return ()
         return look.result
 
-    def _carry_out(self, unattended: list[_Job], awaited: list[_Job]) -> None:
-        batches = deque([_Batch([*unattended, *awaited])])
+    def _carry_out(self, jobs: list[_Job]) -> None:
+        batches = deque([_Batch(jobs)])
         while batches:
             batch = batches.popleft()
             try:
@@ -187,7 +187,6 @@ class PostgresThread(JournalThread[Work]):
                 self._transact(batch)
             except Exception as error:
                 batches.extendleft(reversed(self._after(error, batch)))
-        wake_for(awaited)
 
     def _after(self, error: Exception, batch: _Batch) -> list[_Batch]:
         """What is left to do of a batch that has failed."""
@@ -292,7 +291,7 @@ class PostgresThread(JournalThread[Work]):
         except psycopg.Error as error:
             for job in batch.jobs:
                 job.error = error
-            batch.jobs.clear()
+            batch.jobs = []
             raise
 
     def _connect(self, is_waited_for: Callable[[], bool], make_ready: Callable[[Connection], None]) -> None:
