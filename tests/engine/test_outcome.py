@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client import Journal, MemoryJournal, SqliteJournal
+from mcp_tasks_client import Journal, MemoryJournal
 from mcp_tasks_client.engine.outcome import read_outcome
 from mcp_tasks_client.errors import RemoteProtocolError, TaskFailedError
 from mcp_tasks_client.machine.record import Scope, TaskRecord
@@ -15,6 +15,7 @@ from mcp_tasks_client.machine.states import Failed, Finished
 from mcp_tasks_client.testing import completed, text_result
 from tests._requirements import requirement
 
+from .other_process import OnDisk
 from .world import TASK, World
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,7 @@ async def test_a_result_that_is_none_is_told_once_and_not_by_each_resume(kind: s
     memory = MemoryJournal()
 
     def journal() -> Journal:
-        return memory if kind == "memory" else SqliteJournal(tmp_path / "journal.db")
+        return memory if kind == "memory" else OnDisk(tmp_path / "journal.db", world.clock)
 
     world = World(gets={TASK: [completed(TASK, {**text_result("done"), "\ud800": 1})]})
     async with world.client(journal=journal()) as client:
