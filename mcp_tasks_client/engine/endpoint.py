@@ -15,7 +15,7 @@ from mcp_types import CallToolResult
 
 from ..answers import NoAnswerError, check_answer
 from ..callbacks import Inputs
-from ..errors import OutcomeUnknownError, TasksClientError, WaitTimeoutError
+from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
 from ..machine.events import TaskCreated
@@ -589,7 +589,11 @@ class Endpoint:
 
     async def resume(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
         """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
-        calls = await self._recovery.take_pending(delivered_within_s)
+        try:
+            calls = await self._recovery.take_pending(delivered_within_s)
+        except JournalError:
+            self.check_open()  # closing has closed the journal
+            raise
         self.check_open()
         in_hand = [call.take_in_hand() for call in calls]  # before the first pause, for others resume as well
         await self.take_up(calls)

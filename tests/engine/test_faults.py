@@ -34,6 +34,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing
@@ -782,6 +783,33 @@ async def test_closing_during_resume_is_one_plain_error() -> None:
         tasks.start_soon(resume)
         await anyio.lowlevel.checkpoint()
     assert [type(error) for error in raised] in ([], [TasksClientError])
+
+
+async def test_closing_while_resume_reads_the_journal_is_one_plain_error() -> None:
+    reading, closed = anyio.Event(), anyio.Event()
+
+    class Slow(MemoryJournal):
+        is_slow = False
+
+        async def owners(self, *names: str) -> dict[str, Lease | None]:
+            if self.is_slow:
+                reading.set()
+                await closed.wait()
+            return await super().owners(*names)
+
+    world = World(gets={TASK: [working(TASK)]})
+    world.journal = Slow()
+
+    async def resume() -> None:
+        with pytest.raises(TasksClientError, match="The client is closed"):
+            await client.resume()
+
+    async with anyio.create_task_group() as tasks:
+        async with world.client() as client:
+            world.journal.is_slow = True
+            tasks.start_soon(resume)
+            await reading.wait()
+        closed.set()
 
 
 @requirement("law:8")
