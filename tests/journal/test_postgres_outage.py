@@ -20,7 +20,10 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import Instruction, Lease
+from mcp_tasks_client.journal.postgres import queries, writer
+from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from mcp_tasks_client.journal.postgres.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
 from tests._requirements import requirement
 from tests.journal.samples import SCOPE, everybody, finished, observing, only, record
@@ -345,6 +348,33 @@ async def test_a_schema_that_is_dropped_fails_who_asks_and_nobody_else(
         async with journal:
             await journal.save(given := record())
             assert await journal.records(SCOPE) == [given]
+
+
+async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {**queries.texts(), "sleep": "SELECT pg_sleep(30)"}
+    monkeypatch.setattr(queries, "texts", lambda: texts)
+    monkeypatch.setattr(writer, "connect", partial(connect, transaction_limit_s=1))
+    monkeypatch.setattr(writer, "_LONG_S", 0.5)
+    failed: list[JournalError] = []
+    with anyio.fail_after(40):
+        async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_6", outage_s=1.5) as journal:
+
+            async def sleep(writes: bool) -> None:
+                try:
+                    await journal._do(Work(statements=("sleep",), writes=writes))
+                except JournalError as error:
+                    failed.append(error)
+
+            given = [record(created_at=float(number)) for number in range(5)]
+            async with anyio.create_task_group() as tasks:
+                for writes in (False, True):
+                    tasks.start_soon(sleep, writes)
+                for one in given:
+                    tasks.start_soon(journal.save, one)
+            assert len(failed) == 2
+            assert await journal.records(SCOPE) == given
 
 
 async def test_a_deadlock_with_others_fails_nobody(journal: PostgresJournal, server: PostgresServer) -> None:

@@ -21,7 +21,7 @@ __all__ = ["Connection", "connect", "describe", "explain", "is_away", "is_lost",
 
 _ENDS: Final = (
     *(errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow),
-    *(errors.IdleSessionTimeout, errors.IdleInTransactionSessionTimeout),
+    *(errors.IdleSessionTimeout, errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout),
     # As after a failover, when the server that was the first is not any more.
     errors.ReadOnlySqlTransaction,
 )

@@ -47,6 +47,9 @@ _LONGEST_PAUSE_S: Final = 2.0
 _ATTEMPTS: Final = 5
 """Times that something is tried which a deadlock or another process's lock prevents."""
 
+_LONG_S: Final = 10.0
+"""Seconds after which a transaction that loses its connection seems to be too long for the server."""
+
 _LOOK_S: Final = 5.0
 """Seconds between looks for instructions, in case that a notification was lost."""
 
@@ -67,6 +70,13 @@ class _Batch:
     """Of the transaction that was tried last."""
 
     attempts: int = 0
+    sent_at: float = 0.0
+    is_suspect: bool = False
+    """Whether it is to be done one by one, so that what is at fault fails alone."""
+
+    def one_by_one(self) -> list[_Batch]:
+        """The same in as many batches as there are jobs."""
+        return [_Batch([job], self.was_committed) for job in self.jobs]
 
 
 class PostgresThread(JournalThread[Work]):
@@ -178,13 +188,19 @@ class PostgresThread(JournalThread[Work]):
             return ()
         return look.result
 
+    def _comes_later(self, work: Work) -> bool:
+        return not work.writes  # what is long to read holds up nobody's commit
+
     def _carry_out(self, jobs: list[_Job]) -> None:
         batches = deque([_Batch(jobs)])
         while batches:
             batch = batches.popleft()
             try:
                 self._reconnect(batch)
-                self._transact(batch)
+                if batch.is_suspect:
+                    batches.extendleft(reversed(batch.one_by_one()))
+                else:
+                    self._transact(batch)
             except Exception as error:
                 batches.extendleft(reversed(self._after(error, batch)))
 
@@ -194,17 +210,19 @@ class PostgresThread(JournalThread[Work]):
         if not batch.jobs:
             return []
         if self._note_loss(error) and isinstance(error, psycopg.OperationalError):
-            late = time.monotonic() - self._outage_s
-            for job in batch.jobs:
-                job.error = error
-            batch.jobs = [job for job in batch.jobs if job.work.asked_at > late]
-            return [batch] if batch.jobs else []
+            if len(batch.jobs) > 1:
+                # Once more together, unless one of them is what the server cannot do.
+                batch.is_suspect = batch.attempts > 1 or time.monotonic() - batch.sent_at > _LONG_S
+            elif batch.jobs[0].work.asked_at <= time.monotonic() - self._outage_s:
+                batch.jobs[0].error = error
+                return []
+            return [batch]
         if isinstance(error, errors.DivisionByZero):  # nobody knows us as a writer any more
             self._writer_id = None
             if batch.attempts < _ATTEMPTS:
                 return [batch]
         if len(batch.jobs) > 1:
-            return [_Batch([job], batch.was_committed) for job in batch.jobs]
+            return batch.one_by_one()
         if isinstance(error, _MAY_PASS) and batch.attempts < _ATTEMPTS:
             return [batch]
         batch.jobs[0].error = error
@@ -225,7 +243,7 @@ class PostgresThread(JournalThread[Work]):
             self._unsettled = batch.number = self._number
         begun: psycopg.Cursor[tuple[Any, ...]] | None = None
         sent: list[tuple[list[_Job], list[psycopg.Cursor[tuple[Any, ...]]]]] = []
-        sent_at = time.monotonic()
+        sent_at = batch.sent_at = time.monotonic()
         try:
             with connection.pipeline() as pipeline, _all_or_nothing(connection):
                 if self._unsettled is not None:
