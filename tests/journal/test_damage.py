@@ -79,7 +79,7 @@ async def write(path: str) -> None:
     """Write all of it, close the file once in between, and leave it open."""
     given = committed()
     large = finished(Completed(result={"text": "z" * 3_000}))
-    waste = [record(record_id=name, state=large) for name in MIDWAY]
+    waste = [record(record_id=name, state=large, delivered_at=1.0) for name in MIDWAY]
     async with SqliteJournal(path) as journal:
         for one in waste:
             await journal.save(one)
@@ -87,9 +87,7 @@ async def write(path: str) -> None:
             await journal.save(one)
     journal = SqliteJournal(path)
     await journal.open()
-    async with anyio.create_task_group() as tasks:  # one commit
-        for one in waste:
-            tasks.start_soon(journal.remove, one)
+    assert await journal.prune(2.0, 2.0) == len(waste)  # one commit
     for one in given[IN_THE_FILE:]:
         await journal.save(one)
 
