@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, replace
@@ -22,13 +20,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
-from .row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
+from .base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
+from .row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, read_rows, unescape
+from .threaded import ThreadedJournal
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from .sqlite_writer import SqliteThread
+    from .sqlite_writer import SqliteThread  # noqa: F401  # named as text, in the base class
 
 __all__ = ["SqliteJournal", "choose_journal"]
 
@@ -136,7 +135,7 @@ _HEED: Final = "UPDATE instructions SET body = '', heeded = 1 WHERE record_id = 
 _LONGEST_TIMEOUT_S: Final = 86_400.0
 
 
-class SqliteJournal(Journal):
+class SqliteJournal(ThreadedJournal["SqliteThread"]):
     """A journal in a SQLite file, which any number of processes may share.
 
     A coroutine that writes returns once the write is synced to the disk. Several event loops of one
@@ -184,11 +183,7 @@ class SqliteJournal(Journal):
         from .sqlite_writer import SqliteThread
 
         make = partial(SqliteThread, self._file, busy_timeout_s, _renew, _end_lease)
-        self._join_writer = partial(SqliteThread.joined, self._file, make)
-        self._lock = threading.Lock()
-        self._users = 0
-        self._writer: SqliteThread | None = None  # while there are users
-        self._finalizer: weakref.finalize[..., SqliteJournal] | None = None
+        super().__init__(self._path, partial(SqliteThread.joined, self._file, make))
 
     @property
     def path(self) -> Path:
@@ -202,60 +197,6 @@ class SqliteJournal(Journal):
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self._path)!r})"
-
-    async def open(self) -> None:
-        """Make or check the file, and commit a first write to it.
-
-        Raises:
-            JournalLockedError: Another process held it for ``busy_timeout_s``, or has it open in an
-                older version of this package.
-            JournalCorruptError: It is damaged, or no database. It is left as it is.
-            JournalSchemaError: It is another program's or a newer version's. It is left as it is.
-            JournalError: It cannot be opened for writing, is no file, or has a second hard link.
-        """
-        with self._lock:
-            if self._writer is None:
-                self._writer = self._join_writer()
-                # Of a journal that is dropped without being closed, nothing must stay.
-                self._finalizer = weakref.finalize(self, self._writer.leave_unseen)
-                self._finalizer.atexit = False
-            writer = self._writer
-            self._users += 1
-        try:
-            writer.check_process()
-            if writer.is_ready:
-                return  # by an earlier user, who has seen that it can be written
-            # The first thing the thread answers, or refuses, once it has opened the file.
-            await self._run(lambda connection: None, writes=False)
-        except BaseException:
-            await self.aclose()
-            raise
-
-    async def aclose(self) -> None:
-        """Count one user less. The last one's leaving finishes every write.
-
-        It also closes the file, unless another journal of this process has it open.
-        """
-        writer = self._left()
-        if writer is not None:
-            await writer.leave()
-
-    def aclose_soon(self) -> None:
-        """Count one user less. Ten seconds after this process's last one has left, the file is closed."""
-        writer = self._left()
-        if writer is not None:
-            writer.leave_soon()
-
-    def _left(self) -> SqliteThread | None:
-        """Count one user less. Returns the thread that the last one leaves."""
-        with self._lock:
-            self._users = max(0, self._users - 1)
-            if self._users or self._writer is None:
-                return None
-            writer, self._writer = self._writer, None
-            assert self._finalizer is not None
-            self._finalizer.detach()
-            return writer
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
@@ -358,10 +299,6 @@ class SqliteJournal(Journal):
     async def renew(self, lease: Lease) -> bool:
         """Store a lease; false if it had run out, or was not there."""
         return await self._run(lambda connection: _renew(connection, lease), writes=True)
-
-    def keep_renewing(self, source: LeaseSource) -> None:
-        """Have the writing thread renew the lease, with what else it writes or by itself."""
-        self._opened().keep_renewing(source)
 
     async def owners(self, *names: str) -> dict[str, Lease | None]:
         """Owners, and their leases."""
@@ -477,10 +414,6 @@ class SqliteJournal(Journal):
 
         return await self._run(operation, writes=False)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell of instructions: of those left in this process at once, of others within a second."""
-        return self._opened().listen(lambda keys: listener([unescape(key) for key in keys]))
-
     async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
         return None if row is None else row.record()
@@ -490,11 +423,6 @@ class SqliteJournal(Journal):
     ) -> T:
         writer = self._opened()
         return await writer.run(operation, writes=writes, row=row).wait(writer.explain)
-
-    def _opened(self) -> SqliteThread:
-        if self._writer is None:
-            raise not_open(self._path)
-        return self._writer
 
 
 def _users_own() -> Path:

@@ -137,9 +137,6 @@ class JournalThread(ABC, Generic[W]):
         key: What tells the medium from others in this process.
         name: What it is called in messages.
         patience_s: Seconds for which a commit may wait for others who have the medium.
-
-    Attributes:
-        is_ready: Whether the medium is open.
     """
 
     def __init__(self, key: Hashable, name: object, patience_s: float) -> None:
@@ -151,7 +148,7 @@ class JournalThread(ABC, Generic[W]):
         self._users = 0
         self._close_at = math.inf
         self._ended = False
-        self.is_ready = False
+        self._is_open = False
         self._jobs: SimpleQueue[Job[W, Any] | None] = SimpleQueue()  # None: look what else there is to do
         self._unattended: list[Job[W, Any]] = []
         self._failing = False  # the last write that nobody waits for has failed
@@ -261,6 +258,16 @@ class JournalThread(ABC, Generic[W]):
         with anyio.move_on_after(2 * self._patience_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
+    async def wait_until_open(self) -> None:
+        """Return once the medium is open and was written to.
+
+        Raises:
+            JournalError: It cannot be, or the process was forked since it was opened.
+        """
+        self._check_process()
+        if not self._is_open:
+            await self.put(self._calling(lambda: None)).wait(self.explain)
+
     def put(self, work: W) -> Job[W, Any]:
         """Queue some work. It will be done, whether or not anybody waits for it.
 
@@ -320,12 +327,8 @@ class JournalThread(ABC, Generic[W]):
         """Have the listeners told once the present transaction is committed. For work."""
         self._is_to_tell = True
 
-    def check_process(self) -> None:
-        """Refuse to be used in a process that was forked since.
-
-        Raises:
-            JournalError: This is such a one.
-        """
+    def _check_process(self) -> None:
+        """Refuse to be used in a process that was forked since."""
         if os.getpid() != self._pid:
             raise JournalError(
                 f"the journal {self._name} was opened in another process, before a fork; "
@@ -333,7 +336,7 @@ class JournalThread(ABC, Generic[W]):
             )
 
     def _check_open(self) -> None:
-        self.check_process()
+        self._check_process()
         if not self._users:
             raise not_open(self._name)
 
@@ -376,7 +379,7 @@ class JournalThread(ABC, Generic[W]):
         except Exception as error:
             self._refuse_all(error)
             return
-        self.is_ready = True
+        self._is_open = True
         while not self._try_to_end():
             jobs = self._take()
             has_written = self._do(jobs)

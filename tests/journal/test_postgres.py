@@ -165,8 +165,8 @@ async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
         for given, expected in {"off": "on", "local": "local"}.items():
             options = f"options='-c synchronous_commit={given} -c default_transaction_isolation=serializable'"
             async with PostgresJournal(f"{postgres} {options}", schema=own_schema) as journal:
-                assert journal._writer is not None
-                connection = journal._writer._connection
+                assert journal._thread is not None
+                connection = journal._thread._connection
                 assert connection is not None
                 settings = (
                     "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')"
@@ -288,8 +288,8 @@ async def test_many_writes_share_few_transactions(
             async with anyio.create_task_group() as tasks:
                 for number in range(1000):
                     tasks.start_soon(journal.save, record(state=observing(), created_at=float(number)))
-            assert journal._writer is not None
-            writer_id = journal._writer._writer_id
+            assert journal._thread is not None
+            writer_id = journal._thread._writer_id
             assert run(f"SELECT committed < 20 FROM {schema}.writers WHERE writer_id = %s", writer_id) == [
                 (True,)
             ]

@@ -431,9 +431,9 @@ async def test_nothing_of_a_connection_that_was_lost_is_begun_later(
     """The process of the server that has the transaction is slow to look at it."""
     await journal.save(given := record(state=observing(), owner="a/1"))
     early, late = (replace(given, updated_at=at) for at in (5.0, 6.0))
-    assert journal._writer is not None
-    assert journal._writer._connection is not None
-    backend = psutil.Process(journal._writer._connection.info.backend_pid)
+    assert journal._thread is not None
+    assert journal._thread._connection is not None
+    backend = psutil.Process(journal._thread._connection.info.backend_pid)
     backend.suspend()
     try:
         async with anyio.create_task_group() as tasks:
@@ -455,8 +455,8 @@ async def until_somebody_waits(server: PostgresServer) -> None:
 
 def cut_quietly(journal: PostgresJournal) -> None:
     """Cut the connection so that the server, which is busy, does not see it."""
-    assert journal._writer is not None
-    connection = journal._writer._connection
+    assert journal._thread is not None
+    connection = journal._thread._connection
     assert connection is not None
     with socket.socket(fileno=os.dup(connection.fileno())) as its:
         its.shutdown(socket.SHUT_RDWR)

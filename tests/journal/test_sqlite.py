@@ -296,7 +296,7 @@ journal = SqliteJournal(path)
 await journal.open()
 from mcp_tasks_client.journal import thread
 thread._CLOSING_S = 1000.0
-locks += [journal._writer._lock, thread._table]
+locks += [journal._thread._lock, thread._table]
 async def say(use, *args):
     try:
         await use(*args)
@@ -445,9 +445,9 @@ class TestDeliveries:
         journal, threads = SqliteJournal(path), list[threading.Thread]()
 
         async def deliver() -> None:
-            while journal._writer is None or not journal._writer._users:
+            while journal._thread is None or not journal._thread._users:
                 await anyio.sleep(0.001)
-            threads.append(journal._writer._thread)
+            threads.append(journal._thread._thread)
             journal.deliver(9.0, {"unkeyed": 0})
             go_on.set()
 

@@ -6,8 +6,6 @@ statements are in ``queries.sql``, the tables in ``schema/``.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
@@ -15,15 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...machine.record import Scope, TaskRecord
-from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
-from ..row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
+from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
+from ..row import Row, checked_time, driven_elsewhere, escape, read_rows, unescape
+from ..threaded import ThreadedJournal
 from .clock import DatabaseClock
 from .queries import check_schema
 from .stored import key_digest, scope_digest, whole
 from .work import Found, Work, row_json
 
 if TYPE_CHECKING:
-    from .writer import PostgresThread
+    from .writer import PostgresThread  # noqa: F401  # named as text, in the base class
 
 __all__ = ["PostgresJournal"]
 
@@ -37,7 +36,7 @@ _CHANGING: Final = (
 _LONGEST_OUTAGE_S: Final = 86_400.0
 
 
-class PostgresJournal(Journal):
+class PostgresJournal(ThreadedJournal["PostgresThread"]):
     """A journal in a PostgreSQL database (13 or later), which the processes of many hosts may share.
 
     It needs the extra ``mcp-tasks-client[postgres]``. A coroutine that writes returns once the write is
@@ -84,14 +83,9 @@ class PostgresJournal(Journal):
         from .writer import PostgresThread
 
         self._identity = ("postgresql", parse(dsn), schema)
-        self._name = describe(dsn, schema)
         self._clock = DatabaseClock.of(self._identity)
         make = partial(PostgresThread, self._identity, dsn, schema, outage_s, _renew, _end_leases)
-        self._join_writer = partial(PostgresThread.joined, self._identity, make)
-        self._lock = threading.Lock()
-        self._users = 0
-        self._writer: PostgresThread | None = None  # while there are users
-        self._finalizer: weakref.finalize[..., PostgresJournal] | None = None
+        super().__init__(describe(dsn, schema), partial(PostgresThread.joined, self._identity, make))
 
     @property
     def identity(self) -> Hashable:
@@ -105,56 +99,6 @@ class PostgresJournal(Journal):
 
     def __repr__(self) -> str:
         return f"PostgresJournal({self._name})"
-
-    async def open(self) -> None:
-        """Connect, make or update the schema, and commit a first write to it.
-
-        Raises:
-            JournalSchemaError: The schema is another program's or a newer version's. It is left as it is.
-            JournalError: The database cannot be reached within ``outage_s``, or refuses the user.
-        """
-        with self._lock:
-            if self._writer is None:
-                self._writer = self._join_writer()
-                # Of a journal that is dropped without being closed, nothing must stay.
-                self._finalizer = weakref.finalize(self, self._writer.leave_unseen)
-                self._finalizer.atexit = False
-            writer = self._writer
-            self._users += 1
-        try:
-            writer.check_process()
-            if not writer.is_ready:
-                # The first thing the thread answers, or refuses, once it has connected.
-                await self._do(Work(statements=(), writes=False))
-        except BaseException:
-            await self.aclose()
-            raise
-
-    async def aclose(self) -> None:
-        """Count one user less. The last one's leaving finishes every write.
-
-        It also closes the connection, unless another journal of this process has the schema open.
-        """
-        writer = self._left()
-        if writer is not None:
-            await writer.leave()
-
-    def aclose_soon(self) -> None:
-        """Count one user less. Ten seconds after this process's last one has left, the journal is closed."""
-        writer = self._left()
-        if writer is not None:
-            writer.leave_soon()
-
-    def _left(self) -> PostgresThread | None:
-        """Count one user less. Returns the thread that the last one leaves."""
-        with self._lock:
-            self._users = max(0, self._users - 1)
-            if self._users or self._writer is None:
-                return None
-            writer, self._writer = self._writer, None
-            assert self._finalizer is not None
-            self._finalizer.detach()
-            return writer
 
     # ── records ───────────────────────────────────────────────────────────────────────────────
 
@@ -272,10 +216,6 @@ class PostgresJournal(Journal):
         """Store a lease; false if it had run out, or was not there."""
         was_kept: bool = await self._do(_renew(lease))
         return was_kept
-
-    def keep_renewing(self, source: LeaseSource) -> None:
-        """Have the writing thread renew the lease, with what else it writes or by itself."""
-        self._opened().keep_renewing(source)
 
     async def owners(self, *names: str) -> dict[str, Lease | None]:
         """Owners, and their leases."""
@@ -399,10 +339,6 @@ class PostgresJournal(Journal):
         )
         return found
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell of instructions at once, whoever has left them."""
-        return self._opened().listen(lambda keys: listener([unescape(key) for key in keys]))
-
     async def _find(self, statement: str, **values: str) -> TaskRecord | None:
         row = await self._find_row(statement, **values)
         return None if row is None else row.record()
@@ -421,11 +357,6 @@ class PostgresJournal(Journal):
     async def _do(self, work: Work) -> Any:
         writer = self._opened()
         return await writer.put(work).wait(writer.explain)
-
-    def _opened(self) -> PostgresThread:
-        if self._writer is None:
-            raise not_open(self._name)
-        return self._writer
 
 
 def _touched(stored: Mapping[str, Any]) -> tuple[str, ...]:
