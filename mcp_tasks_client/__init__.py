@@ -46,7 +46,7 @@ from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
 from .journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .journal.memory import MemoryJournal
-from .journal.sqlite import SqliteJournal
+from .journal.sqlite.journal import SqliteJournal
 from .machine.record import Origin, Scope, TaskRecord
 from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy

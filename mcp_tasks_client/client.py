@@ -29,7 +29,7 @@ from .hosts.call_options import CallOptions, read_options
 from .hosts.sdk.introspection import is_client
 from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
-from .journal.sqlite import choose_journal
+from .journal.sqlite.journal import choose_journal
 from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy, TaskPreference

@@ -12,7 +12,7 @@ from .engine.live_call import LiveCall
 from .errors import TasksClientError
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
-from .journal.sqlite import choose_journal
+from .journal.sqlite.journal import choose_journal
 from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject

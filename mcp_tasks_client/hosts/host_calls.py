@@ -25,7 +25,7 @@ from ..engine.tool_result import OutputSchema
 from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
 from ..handle import detached
 from ..journal.base import Journal
-from ..journal.sqlite import choose_journal
+from ..journal.sqlite.journal import choose_journal
 from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject

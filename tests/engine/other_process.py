@@ -12,7 +12,7 @@ from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.engine.environment import LEASE_S, Environment
 from mcp_tasks_client.engine.observer import Observer
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.sessions.base import Session
 from mcp_tasks_client.testing import ManualClock
 

@@ -10,7 +10,7 @@ import pytest
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError, TaskFailedError, TasksClientError, WaitTimeoutError
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.testing import FaultPlan, ManualClock, failed, raising, scripted_client, working
 from tests._requirements import requirement

@@ -28,7 +28,7 @@ from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.inbox import Inbox
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.question import Question
 from mcp_tasks_client.testing import (
     FaultPlan,

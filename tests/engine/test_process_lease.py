@@ -26,7 +26,7 @@ from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Lease, LeaseSource
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing import ManualClock, working
 from tests._requirements import requirement
 from tests.scripted_session import ScriptedSession

@@ -16,7 +16,7 @@ from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.postgres import queries
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from tests.journal.files import Spy, spy_on
 from tests.journal.postgres_mutants import broken
 

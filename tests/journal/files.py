@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
 
 __all__ = [
@@ -137,7 +137,7 @@ def commits_held(spy: Spy) -> Iterator[threading.Event]:
 PREAMBLE: Final = """
 import os, sys, anyio
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from tests.journal.samples import SCOPE, finished, observing, record
 path = sys.argv[1]
 """

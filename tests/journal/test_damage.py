@@ -25,8 +25,8 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import scripts
+from mcp_tasks_client.journal.sqlite.file import scripts
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import SHORT_S, OneLoop, child, line, posix_only, raw
@@ -409,7 +409,7 @@ for number in range(10_000):
 
     async def test_a_migration_that_was_killed_is_undone(self, left: Left, tmp_path: Path) -> None:
         body = """
-from mcp_tasks_client.journal import sqlite_file
+from mcp_tasks_client.journal.sqlite import file as sqlite_file
 known = sqlite_file.scripts()
 statements = sqlite_file._statements
 def until_then(script):

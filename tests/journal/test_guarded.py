@@ -16,12 +16,12 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import connect
+from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
+from mcp_tasks_client.journal.sqlite.file import connect
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.uncut import run_to_its_end
 from tests.journal.files import Spy, commits_held, stored
 from tests.journal.samples import SCOPE, lease, record

@@ -14,9 +14,9 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Instruction, Journal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.states import Gathering
 from tests._requirements import requirement
 from tests.journal.samples import everybody, finished, observing, record

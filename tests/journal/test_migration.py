@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError
-from mcp_tasks_client.journal import sqlite_file
 from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import scripts
+from mcp_tasks_client.journal.sqlite import file as sqlite_file
+from mcp_tasks_client.journal.sqlite.file import scripts
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord, dump_state
 from mcp_tasks_client.machine.states import (
     Calling,

@@ -22,7 +22,7 @@ from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
-from mcp_tasks_client.journal.sqlite import choose_journal
+from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.record import Scope
 from tests._requirements import requirement
 from tests.journal.samples import SCOPE, finished, lease, observing, record

@@ -29,11 +29,15 @@ import trio
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
-from mcp_tasks_client.journal import sqlite, sqlite_file, sqlite_writer, thread
+from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.row import Row, read_rows
-from mcp_tasks_client.journal.sqlite import (
+from mcp_tasks_client.journal.sqlite import file as sqlite_file
+from mcp_tasks_client.journal.sqlite import journal as sqlite
+from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
+from mcp_tasks_client.journal.sqlite.file import APPLICATION_ID, scripts
+from mcp_tasks_client.journal.sqlite.journal import (
     _ALL,
     _BY_KEY,
     _BY_TASK,
@@ -49,7 +53,6 @@ from mcp_tasks_client.journal.sqlite import (
     _save_known_rows,
     choose_journal,
 )
-from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
 from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import (

@@ -41,7 +41,7 @@ from ...engine.progress import tell_progress
 from ...engine.tool_result import OutputSchema
 from ...errors import RemoteProtocolError
 from ...journal.base import Journal
-from ...journal.sqlite import choose_journal
+from ...journal.sqlite.journal import choose_journal
 from ...machine.record import Scope
 from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError

@@ -18,7 +18,7 @@ from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
 from ...errors import MissingCapabilityError
 from ...journal.base import Journal
-from ...journal.sqlite import choose_journal
+from ...journal.sqlite.journal import choose_journal
 from ...machine.record import Scope
 from ...policy import PollPolicy
 from ...sessions.base import Limits

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ..row import Row
-from ..sqlite_file import connect, explain
+from ..sqlite.file import connect, explain
 from .medium import Instructed, Medium
 
 __all__ = ["SqliteMedium"]

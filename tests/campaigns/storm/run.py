@@ -23,7 +23,7 @@ from .weather import DENIALS, Weather, What
 
 __all__ = ["is_for_us", "storm"]
 
-IMPORTED_ON_USE: Final = ("mcp_tasks_client.tasks_2025_11_25", "mcp_tasks_client.journal.sqlite")
+IMPORTED_ON_USE: Final = ("mcp_tasks_client.tasks_2025_11_25", "mcp_tasks_client.journal.sqlite.journal")
 AT_ONCE: Final = 10
 START_LIMIT_S: Final = 60.0
 CLEARS_AFTER_S: Final = 6.0

@@ -1,6 +1,6 @@
 -- Version 1 of a journal in PostgreSQL. journal/postgres/database.py runs the scripts of this folder in order.
 --
--- The columns of records, leases and instructions mean what they mean in a journal file (journal/schema/), and
+-- The columns of records, leases and instructions mean what they mean in a journal file (journal/sqlite/schema/), and
 -- hold the same text: what a server or a caller chose is plain ASCII, everything else in it written as in a
 -- Python string literal. Times are seconds since the epoch, by the clock of this database.
 

@@ -1,4 +1,4 @@
--- Version 1 of a journal file. journal/sqlite_file.py runs the scripts of this folder in order.
+-- Version 1 of a journal file. journal/sqlite/file.py runs the scripts of this folder in order.
 --
 -- Text that a server or a caller chose is plain ASCII here, everything else in it written as in a
 -- Python string literal (an e with an acute accent is \xe9, a backslash is \\): some of it, such

@@ -30,7 +30,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+from ...errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 
 __all__ = ["APPLICATION_ID", "connect", "explain", "give_back", "identity", "scripts"]
 

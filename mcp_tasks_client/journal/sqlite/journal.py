@@ -1,7 +1,7 @@
 """The journal in a SQLite file: what survives the death of the process.
 
 Write-ahead log with ``synchronous=FULL``, one writing thread and group commit
-(:mod:`.sqlite_writer`); the file itself is the business of :mod:`.sqlite_file`, and its columns
+(:mod:`.writer`); the file itself is the business of :mod:`.file`, and its columns
 are described in ``schema/``.
 """
 
@@ -18,16 +18,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..errors import JournalCorruptError, JournalError
-from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
-from .row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, read_rows, unescape
-from .threaded import ThreadedJournal
+from ...errors import JournalCorruptError, JournalError
+from ...machine.record import Scope, TaskRecord
+from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
+from ..row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, read_rows, unescape
+from ..threaded import ThreadedJournal
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from .sqlite_writer import SqliteThread  # noqa: F401  # named as text, in the base class
+    from .writer import SqliteThread  # noqa: F401  # named as text, in the base class
 
 __all__ = ["SqliteJournal", "choose_journal"]
 
@@ -180,7 +180,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
         # opening happens in an event loop, and fails with a JournalError or not at all.
-        from .sqlite_writer import SqliteThread
+        from .writer import SqliteThread
 
         make = partial(SqliteThread, self._file, busy_timeout_s, _renew, _end_lease)
         super().__init__(self._path, partial(SqliteThread.joined, self._file, make))

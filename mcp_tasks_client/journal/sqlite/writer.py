@@ -17,12 +17,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..errors import JournalError
-from . import thread
-from .base import Lease
-from .row import RowWrite
-from .sqlite_file import connect, explain, give_back, identity
-from .thread import Job, JournalThread
+from ...errors import JournalError
+from .. import thread
+from ..base import Lease
+from ..row import RowWrite
+from ..thread import Job, JournalThread
+from .file import connect, explain, give_back, identity
 
 __all__ = ["SqliteThread"]
 
@@ -78,7 +78,7 @@ class SqliteThread(JournalThread[Operation]):
         super().__init__(path, path, busy_timeout_s)
 
     def explain(self, error: Exception) -> JournalError:
-        """The error to raise for one of SQLite's; see :func:`.sqlite_file.explain`."""
+        """The error to raise for one of SQLite's; see :func:`.file.explain`."""
         return explain(error, self._path)
 
     def run(

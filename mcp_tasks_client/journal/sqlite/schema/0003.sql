@@ -1,6 +1,6 @@
 -- Version 3: tasks that nobody came back for can be forgotten, and a record has no protocol version.
 --
--- state_3() and expires_at_3() are functions of journal/sqlite_file.py. SQLite's own JSON functions
+-- state_3() and expires_at_3() are functions of journal/sqlite/file.py. SQLite's own JSON functions
 -- refuse states that hold a NaN, or are nested deeply.
 
 ALTER TABLE records RENAME TO records_2;
