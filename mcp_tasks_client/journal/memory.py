@@ -173,7 +173,7 @@ class MemoryJournal(Journal):
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old. Looks through all records."""
-        free = _free(gone)
+        free = {None, *map(escape, gone)}
         with self._lock:
             self._check_open()
             old = [
@@ -215,11 +215,12 @@ class MemoryJournal(Journal):
 
     async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
-        free = _free(gone)
         with self._lock:
             self._check_open()
             before = self._row(escape(record_id))
-            after = None if before is None else self._take(before, escape(owner), free)
+            after = None if before is None else before.taken(escape(owner), set(map(escape, gone)))
+            if after is not None and after is not before:
+                self._store(after)
         await checkpoint()
         return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
 
@@ -234,7 +235,7 @@ class MemoryJournal(Journal):
         leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending and free."""
-        key, escaped, free = _scope(scope), escape(owner), _free(gone)
+        key, escaped, free = _scope(scope), escape(owner), set(map(escape, gone))
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
@@ -246,8 +247,9 @@ class MemoryJournal(Journal):
                 if row.owner == escaped:
                     owner_before[row] = row.owner
                 elif left > 0 and row.record_id not in left_alone:
-                    after = self._take(row, escaped, free)
+                    after = row.taken(escaped, free)
                     if after is not row:
+                        self._store(after)
                         owner_before[after] = row.owner
                         left -= 1
         read = await read_rows(owner_before, self.identity)
@@ -307,14 +309,6 @@ class MemoryJournal(Journal):
             listener(waiting)
         return lambda: self._listeners.discard(listener)
 
-    def _take(self, row: Row, owner: str, free: Collection[str | None]) -> Row:
-        """The row as it is after ``owner`` wanted it."""
-        if row.delivered_at is not None or not (row.owner == owner or row.owner in free):
-            return row
-        now = row._replace(owner=owner, fence=row.fence + 1)
-        self._store(now)
-        return now
-
     def _check_open(self) -> None:
         if not self._users:
             raise not_open()
@@ -351,11 +345,6 @@ class MemoryJournal(Journal):
         entries = [self._rows[record_id] for record_id in record_ids]
         mine = [(n, row) for n, row in entries if scope in (None, (row.endpoint, row.principal))]
         return [row for _, row in sorted(mine, key=lambda entry: (entry[1].created_at, entry[0]))]
-
-
-def _free(gone: Collection[str]) -> set[str | None]:
-    """The owners of what anybody may take."""
-    return {None, *map(escape, gone)}
 
 
 def _scope(scope: Scope) -> _Scope:

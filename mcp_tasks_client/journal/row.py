@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Final, NamedTuple, Self, overload
@@ -117,6 +117,18 @@ class Row(NamedTuple):
             return None
         expires_at = None if is_keyed else keep_until
         return self._replace(delivered_at=at, updated_at=at, owner=None, pending=0, expires_at=expires_at)
+
+    def taken(self, owner: str, gone: Collection[str]) -> Self:
+        """The row as it is once ``owner`` has taken it; the same one if it is not to be had.
+
+        Args:
+            owner: The escaped name of who takes it. What is already its own, it takes anew.
+            gone: The escaped names of owners that do not drive any more.
+        """
+        is_free = self.owner is None or self.owner == owner or self.owner in gone
+        if self.delivered_at is not None or not is_free:
+            return self
+        return self._replace(owner=owner, fence=self.fence + 1)
 
     def is_old(self, before: float, now: float) -> bool:
         """Whether it may be forgotten, if nobody owns it; see :meth:`Journal.prune`."""

@@ -312,11 +312,11 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
 
     async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
-        key, mine, free = escape(record_id), escape(owner), _free(gone)
+        key, mine, free = escape(record_id), escape(owner), set(map(escape, gone))
 
         def look(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             row = _one(connection, _BY_ID, key)
-            return None if row is None else (row, _as_taken(row, mine, free))
+            return None if row is None else (row, row.taken(mine, free))
 
         def take(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             found = look(connection)
@@ -341,8 +341,8 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
-        arguments, mine, free = (*_scope(scope), escape(application)), escape(owner), _free(gone)
-        left_alone = set(map(escape, leave))
+        arguments, mine = (*_scope(scope), escape(application)), escape(owner)
+        free, left_alone = set(map(escape, gone)), set(map(escape, leave))
 
         def choose(
             connection: sqlite3.Connection, can_be_read: Callable[[Row], bool]
@@ -350,7 +350,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
             chosen, left = [], math.inf if limit is None else limit
             for row in _all(connection, _FREE_FOR, *arguments):
                 is_left = row.owner == mine or left <= 0 or row.record_id in left_alone
-                after = row if is_left else _as_taken(row, mine, free)
+                after = row if is_left else row.taken(mine, free)
                 if after.owner == mine and can_be_read(row):
                     chosen.append((row, after))
                     left -= after is not row
@@ -456,18 +456,6 @@ def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
     if journal is None or isinstance(journal, str | os.PathLike):
         return SqliteJournal(journal)
     raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")
-
-
-def _free(gone: Collection[str]) -> set[str | None]:
-    """The owners of what anybody may take."""
-    return {None, *map(escape, gone)}
-
-
-def _as_taken(row: Row, owner: str, free: Collection[str | None]) -> Row:
-    """The row as it is once ``owner`` has taken it; the same one if it is not to be had."""
-    if row.delivered_at is not None or not (row.owner == owner or row.owner in free):
-        return row
-    return row._replace(owner=owner, fence=row.fence + 1)
 
 
 def _store_taken(connection: sqlite3.Connection, owner: str, taken: Iterable[tuple[Row, Row]]) -> None:
