@@ -50,7 +50,7 @@ def is_long(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread, "_LINGER_S", 0.5)
-    monkeypatch.setattr(thread, "_TICK_S", 0.02)
+    monkeypatch.setattr(thread, "TICK_S", 0.02)
     # What other tests of this process have killed may keep theirs.
     monkeypatch.setattr(process_lease, "_LEASES", weakref.WeakValueDictionary())
 

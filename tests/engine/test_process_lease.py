@@ -324,7 +324,7 @@ async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_not
 async def test_the_lease_is_renewed_whichever_journal_of_the_process_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    monkeypatch.setattr(thread, "_TICK_S", 0.02)
+    monkeypatch.setattr(thread, "TICK_S", 0.02)
     monkeypatch.setattr(thread, "_LINGER_S", 0.0)
     path, environment = tmp_path / "journal.sqlite3", Environment(lease_s=1.0)
 

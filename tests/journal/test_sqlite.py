@@ -339,7 +339,7 @@ class TestDeliveries:
     async def test_every_read_sees_what_was_delivered_before(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "TICK_S", 1000.0)
         reads: dict[str, Callable[[SqliteJournal], Awaitable[Any]]] = {
             "records": lambda journal: journal.records(SCOPE),
             "by_id": lambda journal: journal.by_id("by_id"),
@@ -357,7 +357,7 @@ class TestDeliveries:
     async def test_a_delivery_shares_a_transaction_that_it_does_not_begin(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 journal.keep_renewing(Source())
@@ -389,7 +389,7 @@ class TestDeliveries:
                 await until(lambda: stored(path) == [])
 
     async def test_closing_finishes_a_delivery(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path):
                 async with SqliteJournal(path) as journal:
@@ -697,7 +697,7 @@ class TestLeases:
     async def test_the_lease_of_a_process_is_renewed_by_itself_when_it_is_due(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 0.01)
+        monkeypatch.setattr(thread, "TICK_S", 0.01)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
@@ -714,7 +714,7 @@ class TestLeases:
     async def test_a_renewal_shares_the_transaction_of_what_else_is_written(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 1000.0)
+        monkeypatch.setattr(thread, "TICK_S", 1000.0)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
@@ -729,7 +729,7 @@ class TestLeases:
     async def test_a_lease_that_could_not_be_stored_is_stored_later(
         self, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(thread, "_TICK_S", 0.01)
+        monkeypatch.setattr(thread, "TICK_S", 0.01)
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:

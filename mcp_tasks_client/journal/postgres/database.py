@@ -17,13 +17,20 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ...errors import JournalError, JournalLockedError, JournalSchemaError
 from .queries import scripts
 
-__all__ = ["Connection", "connect", "describe", "explain", "is_away", "is_lost", "migrate", "parse"]
+__all__ = [
+    *("ENDS", "Connection", "NotEnrolled", "connect", "describe"),
+    *("explain", "is_away", "is_lost", "migrate", "parse"),
+]
 
-_ENDS: Final = (
+NotEnrolled: TypeAlias = errors.DivisionByZero
+"""What the statement ``begin`` makes of a transaction of somebody who is not in the table of writers."""
+
+ENDS: Final = (
     *(errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow),
     *(errors.IdleSessionTimeout, errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout),
     # As after a failover, when the server that was the first is not any more.
     errors.ReadOnlySqlTransaction,
+    NotEnrolled,
 )
 """With these a server ends a connection, or there is nothing more to expect of it."""
 
@@ -161,7 +168,7 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
 
 def is_lost(connection: Connection, error: Exception) -> bool:
     """Whether an error means that this connection is of no use any more."""
-    if connection.closed or connection.broken or isinstance(error, _ENDS):
+    if connection.closed or connection.broken or isinstance(error, ENDS):
         return True
     # What psycopg itself cannot go on with, such as a reply that is cut short, has no code of the server's.
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")

@@ -10,7 +10,8 @@ INSERT INTO {schema}.writers (writer_id) VALUES (%(writer_id)s)
 RETURNING extract(epoch FROM clock_timestamp())::double precision;
 
 -- name: begin
--- The first statement of a transaction that writes, which fails if the transaction was given up.
+-- The first statement of a transaction that writes. It divides by zero, so that nothing of the transaction is
+-- done, if the transaction was given up or nobody knows the writer: what follows is on its way already.
 WITH mine AS (
   UPDATE {schema}.writers SET committed = %(number)s, at = clock_timestamp()
   WHERE writer_id = %(writer_id)s AND given_up < %(number)s

@@ -31,7 +31,7 @@ from .. import thread
 from ..base import Lease
 from ..thread import Job, JournalThread
 from .clock import DatabaseClock
-from .database import Connection, connect, describe, explain, is_away, is_lost, migrate
+from .database import ENDS, Connection, NotEnrolled, connect, describe, explain, is_away, is_lost, migrate
 from .listener import Listener
 from .queries import Queries
 from .work import Found, Work, in_turn, values_of
@@ -44,39 +44,33 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 """Seconds between attempts to reach a database that is away: twice as many each time."""
 
-_ATTEMPTS: Final = 5
-"""Times that something is tried which a deadlock or another process's lock prevents."""
-
-_LONG_S: Final = 10.0
-"""Seconds after which a transaction that loses its connection seems to be too long for the server."""
-
 _LOOK_S: Final = 5.0
 """Seconds between looks for instructions, in case that a notification was lost."""
 
 _MAY_PASS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 _Job: TypeAlias = Job[Work, Any]
+_Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """A transaction that writes, and whether it is known to be committed though the reply was lost."""
+
+    number: int
+    was_committed: bool = False
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Jobs that are done in one transaction."""
+    """Jobs that are done in one transaction, and the one that was tried last."""
 
     jobs: list[_Job]
-    was_committed: bool = False
-    """Whether all of them are, though the replies were lost."""
+    tried: _Transaction | None = None
 
-    number: int | None = None
-    """Of the transaction that was tried last."""
-
-    attempts: int = 0
-    sent_at: float = 0.0
-    is_suspect: bool = False
-    """Whether it is to be done one by one, so that what is at fault fails alone."""
-
-    def one_by_one(self) -> list[_Batch]:
-        """The same in as many batches as there are jobs."""
-        return [_Batch([job], self.was_committed) for job in self.jobs]
+    @property
+    def was_committed(self) -> bool:
+        return self.tried is not None and self.tried.was_committed
 
 
 class PostgresThread(JournalThread[Work]):
@@ -109,7 +103,7 @@ class PostgresThread(JournalThread[Work]):
         self._connection: Connection | None = None
         self._writer_id: str | None = None  # in the table of writers; none yet
         self._number = 0  # of the last transaction
-        self._unsettled: int | None = None  # the one whose connection was lost
+        self._unsettled: _Transaction | None = None  # the one whose connection was lost
         self._listener: Listener | None = None
         self._look_at = 0.0  # when to look whether others have left instructions
         self._clock = DatabaseClock.of(key)
@@ -149,12 +143,7 @@ class PostgresThread(JournalThread[Work]):
         return Work(statements=(), read=lambda found: function(), writes=False)
 
     def _open(self) -> None:
-        until = time.monotonic() + self._outage_s
-        self._connect(lambda: time.monotonic() < until, self._make_ready)
-
-    def _make_ready(self, connection: Connection) -> None:
-        migrate(connection, self._schema)
-        self._enrol(connection)
+        self._connect(time.monotonic() + self._outage_s)
 
     def _close(self, lease_ids: list[str]) -> None:
         if self._listener is not None:
@@ -183,7 +172,7 @@ class PostgresThread(JournalThread[Work]):
         look = Job[Work, list[str]](work, waiter=None)
         self._carry_out([look])
         if look.error is not None:
-            self._look_at = now + thread._TICK_S
+            self._look_at = now + thread.TICK_S
             logger.debug("instructions are looked for later: %s", look.error)
             return ()
         return look.result
@@ -192,40 +181,31 @@ class PostgresThread(JournalThread[Work]):
         return not work.writes  # what is long to read holds up nobody's commit
 
     def _carry_out(self, jobs: list[_Job]) -> None:
-        batches = deque([_Batch(jobs)])
-        while batches:
-            batch = batches.popleft()
+        left = deque([_Batch(jobs)])
+        while left:
             try:
-                self._reconnect(batch)
-                if batch.is_suspect:
-                    batches.extendleft(reversed(batch.one_by_one()))
-                else:
-                    self._transact(batch)
+                if self._connection is None:
+                    asked_at = max(job.work.asked_at for batch in left for job in batch.jobs)
+                    self._connect(asked_at + self._outage_s)
+            except Exception as error:  # nobody waits any longer
+                for job in (job for batch in left for job in batch.jobs):
+                    job.error = error
+                return
+            batch = left.popleft()
+            try:
+                self._transact(batch)
             except Exception as error:
-                batches.extendleft(reversed(self._after(error, batch)))
+                left.extendleft(reversed(self._left_of(batch, error)))
 
-    def _after(self, error: Exception, batch: _Batch) -> list[_Batch]:
-        """What is left to do of a batch that has failed."""
-        batch.attempts += 1
-        if not batch.jobs:
-            return []
-        if self._note_loss(error) and isinstance(error, psycopg.OperationalError):
-            if len(batch.jobs) > 1:
-                # Once more together, unless one of them is what the server cannot do.
-                batch.is_suspect = batch.attempts > 1 or time.monotonic() - batch.sent_at > _LONG_S
-            elif batch.jobs[0].work.asked_at <= time.monotonic() - self._outage_s:
-                batch.jobs[0].error = error
-                return []
-            return [batch]
-        if isinstance(error, errors.DivisionByZero):  # nobody knows us as a writer any more
-            self._writer_id = None
-            if batch.attempts < _ATTEMPTS:
-                return [batch]
+    def _left_of(self, batch: _Batch, error: Exception) -> list[_Batch]:
+        """What is left to do of a batch that has failed: each job alone, so that what fails fails alone."""
+        may_pass = self._is_over(error) or isinstance(error, _MAY_PASS)
         if len(batch.jobs) > 1:
-            return batch.one_by_one()
-        if isinstance(error, _MAY_PASS) and batch.attempts < _ATTEMPTS:
+            return [_Batch([job], batch.tried) for job in batch.jobs]
+        (job,) = batch.jobs
+        if may_pass and time.monotonic() < job.work.asked_at + self._outage_s:
             return [batch]
-        batch.jobs[0].error = error
+        job.error = error
         return []
 
     def _transact(self, batch: _Batch) -> None:
@@ -235,23 +215,23 @@ class PostgresThread(JournalThread[Work]):
             psycopg.Error: Nothing was committed; or nobody knows, if the connection is lost.
         """
         connection = self._connection
-        if connection is None:
-            raise errors.ConnectionDoesNotExist("the connection was lost")
-        runs = in_turn(batch.jobs)
+        assert connection is not None
         if any(job.work.writes for job in batch.jobs):
             self._number += 1
-            self._unsettled = batch.number = self._number
-        begun: psycopg.Cursor[tuple[Any, ...]] | None = None
-        sent: list[tuple[list[_Job], list[psycopg.Cursor[tuple[Any, ...]]]]] = []
-        sent_at = batch.sent_at = time.monotonic()
+            self._unsettled = _Transaction(self._number)
+        begun: _Cursor | None = None
+        sent: list[tuple[list[_Job], list[_Cursor]]] = []
+        was_committed, sent_at = batch.was_committed, time.monotonic()
+        if not was_committed:
+            batch.tried = self._unsettled
         try:
             with connection.pipeline() as pipeline, _all_or_nothing(connection):
                 if self._unsettled is not None:
                     values = {"writer_id": self._writer_id, "number": self._number}
                     begun = connection.execute(self._queries("begin"), values, prepare=True)
-                for run in runs:
+                for run in in_turn(batch.jobs):
                     work = run[0].work
-                    statements = (work.again if batch.was_committed else None) or work.statements
+                    statements = (work.again if was_committed else None) or work.statements
                     values = dict(values_of([job.work for job in run]))
                     cursors = [
                         connection.execute(self._queries(name, in_scope=work.in_scope), values, prepare=True)
@@ -271,76 +251,61 @@ class PostgresThread(JournalThread[Work]):
 
     # ── the connection ────────────────────────────────────────────────────────────────────────
 
-    def _note_loss(self, error: Exception) -> bool:
-        """Whether the connection is gone; then it is closed."""
-        connection = self._connection
-        if connection is not None and is_lost(connection, error):
-            words = str(error).partition("\n")[0]
-            logger.warning("the connection to the journal %s was lost: %s", self._name, words)
-            connection.close()
-            self._connection = None
-        return self._connection is None
-
-    def _reconnect(self, batch: _Batch) -> None:
-        """Connect if need be. Whoever of a batch has waited too long gets the error.
+    def _connect(self, until: float) -> None:
+        """Connect and get ready, again and again until then, by the monotonic clock.
 
         Raises:
-            psycopg.Error: It could not be done, and nobody of the batch waits any longer.
+            psycopg.Error: It could not be done.
+            JournalError: The schema is none of ours.
         """
-        if self._connection is not None and self._writer_id is not None:
-            return
-
-        def is_waited_for() -> bool:
-            late = time.monotonic() - self._outage_s
-            return any(job.work.asked_at > late for job in batch.jobs)
-
-        def settle(connection: Connection) -> None:
-            if self._writer_id is None:
-                self._enrol(connection)
-            elif self._unsettled is not None:
-                values = {"writer_id": self._writer_id, "number": self._unsettled}
-                row = connection.execute(self._queries("settle"), values).fetchone()
-                if row == (True,) and batch.number == self._unsettled:  # else nobody waits for it any more
-                    batch.was_committed = True
-                self._unsettled = None
-
-        try:
-            self._connect(is_waited_for, settle)
-        except psycopg.Error as error:
-            for job in batch.jobs:
-                job.error = error
-            batch.jobs = []
-            raise
-
-    def _connect(self, is_waited_for: Callable[[], bool], make_ready: Callable[[Connection], None]) -> None:
-        """Connect, again and again while somebody waits for it."""
         pause_s = _FIRST_PAUSE_S
         while True:
+            connection: Connection | None = None
             try:
-                if self._connection is None:
-                    self._connection = connect(self._dsn)
-                make_ready(self._connection)
+                connection = connect(self._dsn)
+                self._make_ready(connection)
+                self._connection = connection
                 return
             except Exception as error:
-                if self._connection is not None:
-                    # A lock: what the server still does of a lost connection may last.
-                    can_be_tried = is_lost(self._connection, error) or isinstance(
-                        error, errors.LockNotAvailable
-                    )
-                    self._connection.close()
-                    self._connection = None
+                if connection is None:
+                    may_pass = is_away(error)
                 else:
-                    can_be_tried = is_away(error)
-                if not (can_be_tried and is_waited_for()):
+                    # A lock: what the server still does of a lost connection may last.
+                    may_pass = is_lost(connection, error) or isinstance(error, errors.LockNotAvailable)
+                    connection.close()
+                if not may_pass or time.monotonic() >= until:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _enrol(self, connection: Connection) -> None:
-        writer_id, at = str(uuid.uuid4()), time.monotonic()
-        (shown,) = connection.execute(self._queries("enrol"), {"writer_id": writer_id}).fetchall()[0]
-        self._clock.note(shown, at)
-        self._writer_id, self._number, self._unsettled = writer_id, 0, None
+    def _make_ready(self, connection: Connection) -> None:
+        """Find out what became of the transaction whose connection was lost, and be known as a writer."""
+        if self._unsettled is not None:
+            values = {"writer_id": self._writer_id, "number": self._unsettled.number}
+            row = connection.execute(self._queries("settle"), values).fetchone()
+            self._unsettled.was_committed = row == (True,)
+            self._unsettled = None
+            if row is None:
+                self._writer_id = None
+        if self._writer_id is None:
+            migrate(connection, self._schema)
+            writer_id, at = str(uuid.uuid4()), time.monotonic()
+            (shown,) = connection.execute(self._queries("enrol"), {"writer_id": writer_id}).fetchall()[0]
+            self._clock.note(shown, at)
+            self._writer_id, self._number = writer_id, 0
+
+    def _is_over(self, error: Exception) -> bool:
+        """Whether the work may be done over another connection, since this one is of no use any more."""
+        connection = self._connection
+        assert connection is not None
+        if not is_lost(connection, error):
+            return False
+        words = "it is not known there any more" if isinstance(error, NotEnrolled) else str(error)
+        logger.warning("the connection to the journal %s was lost: %s", self._name, words.partition("\n")[0])
+        connection.close()
+        self._connection = None
+        # Any other error is a mistake in what we send, which a new connection does not mend.
+        return isinstance(error, (psycopg.OperationalError, *ENDS))
 
 
 @contextmanager

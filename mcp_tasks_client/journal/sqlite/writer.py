@@ -163,7 +163,7 @@ class SqliteThread(JournalThread[Operation]):
         now = time.monotonic()
         if not is_to_tell and now < self._look_at:
             return ()
-        self._look_at = now + thread._TICK_S
+        self._look_at = now + thread.TICK_S
         # Changes with each commit of another connection, and costs less than any look at a table.
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._seen_version and not is_to_tell:
