@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any
 
 import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.postgres import queries
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
@@ -57,9 +55,6 @@ def exists(connection: psycopg.Connection[Any], schema: str) -> bool:
     return connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (schema,)).fetchone() == (True,)
 
 
-JOURNALS: Final = ["postgres"] if "MCP_TASKS_TEST_MUTANT" in os.environ else ["memory", "sqlite", "postgres"]
-
-
 @pytest.fixture(scope="session", autouse=True)
 def mutant() -> Iterator[None]:
     """The statements of PostgreSQL are broken as the environment says."""
@@ -71,24 +66,6 @@ def mutant() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "texts", lambda: texts)
         yield
-
-
-@pytest.fixture(params=JOURNALS)
-def make_journal(request: pytest.FixtureRequest, tmp_path: Path, empty_file: bytes) -> Callable[[], Journal]:
-    if request.param == "memory":
-        return MemoryJournal
-    if request.param == "postgres":
-        return cast("Callable[[], Journal]", request.getfixturevalue("postgres_journal"))
-    path = tmp_path / "journal.sqlite3"
-    path.write_bytes(empty_file)
-    return lambda: SqliteJournal(path)
-
-
-@pytest.fixture
-async def journal(make_journal: Callable[[], Journal]) -> AsyncIterator[Journal]:
-    with anyio.fail_after(30):
-        async with make_journal() as opened:
-            yield opened
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.record import Scope
 from tests._requirements import requirement
-from tests.journal.samples import SCOPE, finished, lease, observing, record
-from tests.journal.test_instructions import Heard
+from tests.journal.samples import SCOPE, Heard, finished, lease, observing, record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -217,31 +216,6 @@ async def test_a_damaged_record_is_passed_over_and_not_taken(
             assert run(f"SELECT owner FROM {schema}.records WHERE record_id = %s", damaged.record_id) == [
                 (None,)
             ]
-
-
-async def test_two_who_take_at_once_share_what_there_is(
-    postgres_journal: Callable[[], PostgresJournal], other_journal: Callable[[], PostgresJournal]
-) -> None:
-    given = [record(state=observing(), created_at=float(number)) for number in range(100)]
-    taken: dict[str, list[str]] = {"a/1": [], "b/1": []}
-    with anyio.fail_after(30):
-        async with postgres_journal() as first, other_journal() as second:
-            async with anyio.create_task_group() as tasks:
-                for one in given:
-                    tasks.start_soon(first.save, one)
-
-            async def take(journal: PostgresJournal, owner: str) -> None:
-                while more := await journal.take_pending(SCOPE, owner, limit=7, leave=taken[owner]):
-                    new = [one.record.record_id for one in more if one.before is None]
-                    if not new:
-                        return
-                    taken[owner] += new
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(take, first, "a/1")
-                tasks.start_soon(take, second, "b/1")
-    assert sorted(taken["a/1"] + taken["b/1"]) == sorted(one.record_id for one in given)
-    assert min(map(len, taken.values())) > 0
 
 
 async def test_what_another_one_is_about_to_take_is_passed_over(

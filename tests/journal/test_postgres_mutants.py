@@ -18,7 +18,7 @@ from mcp_tasks_client.journal.postgres.queries import texts
 from .postgres_mutants import MUTANTS, broken
 
 HERE: Final = Path(__file__).parent
-TESTS: Final = ("test_contract.py", "test_instructions.py", "test_postgres.py", "test_postgres_outage.py")
+TESTS: Final = ("test_contract.py::TestPostgres", "test_postgres.py", "test_postgres_outage.py")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

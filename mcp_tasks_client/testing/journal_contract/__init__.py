@@ -1,0 +1,28 @@
+"""What every journal keeps to, as tests that whoever writes a journal runs over it. Needs pytest.
+
+::
+
+    from mcp_tasks_client.testing.journal_contract import JournalContract
+
+    class TestMyJournal(JournalContract):
+        @pytest.fixture
+        def make_journal(self, tmp_path):
+            return lambda: MyJournal(tmp_path / "journal")
+
+The tests are coroutines. The pytest plugin of ``anyio``, which is there wherever this package is, runs each
+on every event loop that its fixture ``anyio_backend`` names.
+"""
+
+import pytest
+
+# Before they are imported, so that a failed assertion says what it has compared.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{part}"
+        for part in ("crossing", "forgetting", "instructing", "opening", "owning", "reading", "writing")
+    )
+)
+
+from .contract import JournalContract  # noqa: E402
+
+__all__ = ["JournalContract"]

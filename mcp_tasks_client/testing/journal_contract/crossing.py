@@ -1,0 +1,86 @@
+"""Two journals on one medium, as two processes have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from ...errors import DrivenElsewhereError
+from ...journal.base import Instruction, Journal
+from ...machine.record import TaskRecord
+from ..samples import SCOPE, Heard, finished, observing, only, record
+
+__all__ = ["CrossingTests"]
+
+
+class CrossingTests:
+    """What one has written, the other goes by."""
+
+    async def test_of_two_who_claim_a_key_at_once_one_wins(self, make_journal: Callable[[], Journal]) -> None:
+        told: dict[str, list[TaskRecord]] = {}
+
+        async def claim(journal: Journal, key: str) -> None:
+            told.setdefault(key, []).append(await journal.claim(record(idempotency_key=key)))
+
+        with anyio.fail_after(30):
+            async with make_journal() as first, make_journal() as second:
+                async with anyio.create_task_group() as tasks:
+                    for number in range(10):
+                        for journal in (first, second):
+                            tasks.start_soon(claim, journal, f"order-{number}")
+                stand = await first.records(SCOPE)
+
+        assert sorted(one.idempotency_key or "" for one in stand) == sorted(told)
+        assert told == {one.idempotency_key: [one, one] for one in stand}
+
+    async def test_two_who_take_at_once_share_what_there_is(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        given = [record(state=observing(), created_at=float(number)) for number in range(100)]
+        taken: dict[str, list[str]] = {"a/1": [], "b/1": []}
+
+        async def take(journal: Journal, owner: str) -> None:
+            while more := await journal.take_pending(SCOPE, owner, limit=7, leave=taken[owner]):
+                new = [one.record.record_id for one in more if one.before is None]
+                if not new:
+                    return
+                taken[owner] += new
+
+        with anyio.fail_after(30):
+            async with make_journal() as first, make_journal() as second:
+                async with anyio.create_task_group() as tasks:
+                    for one in given:
+                        tasks.start_soon(first.save, one)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take, first, "a/1")
+                    tasks.start_soon(take, second, "b/1")
+
+        assert sorted(taken["a/1"] + taken["b/1"]) == sorted(one.record_id for one in given)
+
+    async def test_what_one_has_taken_the_other_does_not_write(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        late = record(state=observing(), owner="a/1")
+        with anyio.fail_after(30):
+            async with make_journal() as first, make_journal() as second:
+                await first.save(late)
+                taken = await second.take(late.record_id, "b/1", {"a/1"})
+                assert taken is not None
+                with pytest.raises(DrivenElsewhereError):
+                    await first.save(replace(late, state=finished()), known=True)
+                assert await only(first) == await only(second) == taken.record
+
+    async def test_whoever_listens_is_told_of_what_another_leaves(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        given, heard = record(state=observing()), Heard()
+        with anyio.fail_after(30):
+            async with make_journal() as first, make_journal() as second:
+                await first.save(given)
+                stop = second.listen(heard)
+                await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+                assert await heard.wait_for(given.record_id)
+                stop()
