@@ -123,6 +123,8 @@ class Environment:
     """Told of each step of each call; ``None`` tells nobody."""
 
     lease_s: float = LEASE_S
+    """Seconds for which the lease of this process lasts, after which others may take its calls over. Of
+    several clients of a process on one journal, the one counts that opened it first."""
 
     def around(self, journal: Journal) -> Environment:
         """The same, by the clock of all who share a journal, if it has one."""

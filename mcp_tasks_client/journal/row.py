@@ -1,6 +1,6 @@
 """A record as a row of plain columns, the same in every journal.
 
-Both journals keep rows and not records, so that what is read back is independent of what was
+All journals keep rows and not records, so that what is read back is independent of what was
 given, and the one in memory forgets and refuses exactly what the one on disk does.
 """
 

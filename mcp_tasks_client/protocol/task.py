@@ -186,8 +186,7 @@ class Task(BaseModel):
 
 
 _essence: Final = attrgetter(
-    *("task_id", "status", "status_message", "ttl_ms", "poll_interval_ms"),
-    *("input_requests", "result", "error", "request_state"),
+    *(name for name in Task.model_fields if name not in ("created_at", "last_updated_at"))
 )
 
 

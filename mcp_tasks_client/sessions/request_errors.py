@@ -139,11 +139,18 @@ class RequestErrors:
         )
 
     def too_large(
-        self, max_bytes: int, status: int | None, setting: str = "max_response_bytes"
+        self, max_bytes: int, status: int | None, setting: str | None = None
     ) -> RemoteProtocolError:
-        """A body, or an event, of more bytes than the session takes."""
+        """A body, or an event, of more bytes than the session takes.
+
+        Args:
+            max_bytes: The most that it takes.
+            status: The HTTP status of the reply, if there is one.
+            setting: Where the host can raise the limit, if it can.
+        """
+        remedy = "have the server answer with less, such as a link" if setting is None else f"raise {setting}"
         return RemoteProtocolError(
-            f"The reply to {self.method} is larger than {max_bytes} bytes; raise {setting}.",
+            f"The reply to {self.method} is larger than {max_bytes} bytes; {remedy}.",
             http_status=status,
         )
 

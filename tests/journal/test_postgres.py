@@ -314,6 +314,25 @@ async def test_a_call_that_ends_at_the_moment_takes_no_answer(
     assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
 
 
+async def test_a_user_who_may_create_nothing_is_given_a_schema(
+    postgres: str, own_schema: str, run: Run
+) -> None:
+    user = f"app_{own_schema}"[:60]
+    run(f"CREATE ROLE {user} LOGIN")
+    journal = PostgresJournal(psycopg.conninfo.make_conninfo(postgres, user=user), schema=own_schema)
+    try:
+        with pytest.raises(JournalError, match="have somebody create it and grant all rights in it"):
+            await journal.open()
+        run(f"CREATE SCHEMA {own_schema}")
+        run(f"GRANT ALL ON SCHEMA {own_schema} TO {user}")
+        async with journal:
+            await journal.save(given := record())
+            assert await journal.records(None) == [given]
+    finally:
+        run(f"DROP SCHEMA IF EXISTS {own_schema} CASCADE")
+        run(f"DROP ROLE {user}")
+
+
 @requirement("law:9")
 async def test_row_level_security_shows_each_principal_its_own(
     postgres: str, own_schema: str, run: Run

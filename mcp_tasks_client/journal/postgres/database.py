@@ -108,8 +108,8 @@ def migrate(connection: Connection, schema: str) -> None:
     with connection.transaction():
         connection.execute(_MIGRATION_LOCK, (schema,))
         version = _version(connection, schema)  # somebody else may have been here meanwhile
-        if version == 0:
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        if version == 0 and not _is_there(connection, schema):
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
         for script in scripts(schema)[version:]:
             connection.execute(script.encode())
         connection.execute(
@@ -117,6 +117,12 @@ def migrate(connection: Connection, schema: str) -> None:
                 ON CONFLICT (name) DO UPDATE SET value = excluded.value""".encode(),
             (str(len(scripts(schema))),),
         )
+
+
+def _is_there(connection: Connection, schema: str) -> bool:
+    # CREATE SCHEMA IF NOT EXISTS asks for the right to create one before it looks.
+    found = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
+    return found is not None
 
 
 def _version(connection: Connection, schema: str) -> int:

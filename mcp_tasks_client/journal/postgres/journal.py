@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
-from dataclasses import fields as fields_of
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresJournal"]
 
-_LEASE: Final = tuple(field.name for field in fields_of(Lease))
 _CHANGING: Final = (
     *("record_id", "fence", "owner", "updated_at", "delivered_at", "state"),
     *("task_id", "status", "pending", "due_at", "expires_at"),
@@ -276,7 +274,11 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
                 Work(
                     statements=("take_free", "mine"),
                     values=values,
-                    read=lambda found: (dict(found[0]), [Row._make(row) for row in found[1]]),
+                    again=("mine",),  # more would be taken
+                    read=lambda found: (
+                        dict(found[0]) if len(found) > 1 else {},
+                        [Row._make(row) for row in found[-1]],
+                    ),
                 )
             )
             before |= taken

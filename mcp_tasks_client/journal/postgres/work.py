@@ -31,7 +31,7 @@ class Work:
         key: The first column of what such statements return for this row.
         touches: Names of what the row is about. Works that touch the same are done in their order.
         again: The statements that tell what came of the work, where it was committed and the reply was lost;
-            ``None`` are the same ones, which change nothing then.
+            ``None`` are the same ones, where to do them once more does no harm.
         in_scope: Whether the statements are about one scope.
         asked_at: When it was asked for, by the monotonic clock.
     """

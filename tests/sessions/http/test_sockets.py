@@ -237,7 +237,7 @@ async def test_an_endless_body_is_refused() -> None:
     for script in (flood, endless_line, pings):
         error = await lost(script, max_response_bytes=100_000)
         assert type(error) is RemoteProtocolError
-        assert "raise max_response_bytes" in str(error)
+        assert "have the server answer with less" in str(error)
 
 
 BOMB = gzip.compress(bytes(64 * 1024 * 1024))
@@ -256,7 +256,7 @@ async def test_a_bomb_is_refused_before_it_goes_off() -> None:
     finally:
         tracemalloc.stop()
     assert type(error) is RemoteProtocolError
-    assert "raise max_response_bytes" in str(error)
+    assert "have the server answer with less" in str(error)
     assert peak < 8 * 1024 * 1024
 
 
