@@ -24,6 +24,7 @@ from .errors import (
     IdempotencyConflictError,
     InputUnansweredError,
     InvalidAnswerError,
+    JournalCodecError,
     JournalCorruptError,
     JournalError,
     JournalLockedError,
@@ -45,6 +46,7 @@ from .errors import (
 from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
 from .journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from .journal.codec import Codec
 from .journal.memory import MemoryJournal
 from .journal.sqlite.journal import SqliteJournal
 from .machine.record import Origin, Scope, TaskRecord
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from .hosts.http.tasks_http_transport import TasksHttpTransport
     from .hosts.relay.tasks_transport import TasksTransport
     from .hosts.sdk.extension import TasksExtension
+    from .journal.encryption import FernetCodec
     from .journal.postgres.journal import PostgresJournal
 
 _NEED_THE_SDK = {
@@ -68,6 +71,7 @@ _NEED_THE_SDK = {
 }
 
 _LATE = {
+    "FernetCodec": ".journal.encryption",
     "PostgresJournal": ".journal.postgres.journal",
     "TasksHttpTransport": ".hosts.http.tasks_http_transport",
     "call_label": ".hosts.call_options",
@@ -83,10 +87,12 @@ __all__ = [
     "BlockingTaskHandle",
     "BlockingTasksClient",
     "Clock",
+    "Codec",
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
     "Environment",
+    "FernetCodec",
     "Handle",
     "IdempotencyConflictError",
     "Inbox",
@@ -95,6 +101,7 @@ __all__ = [
     "Instruction",
     "InvalidAnswerError",
     "Journal",
+    "JournalCodecError",
     "JournalCorruptError",
     "JournalError",
     "JournalLockedError",

@@ -23,6 +23,7 @@
     │ └ MissingCapabilityError       the server wants a capability that was not declared
     └ JournalError
       ├ JournalLockedError           another process holds the file
+      ├ JournalCodecError            a record that the codec= of the journal cannot encode or decode
       ├ JournalCorruptError          not a database, or a damaged one
       └ JournalSchemaError           another program's file, or a newer version's
 
@@ -50,6 +51,7 @@ __all__ = [
     "IdempotencyConflictError",
     "InputUnansweredError",
     "InvalidAnswerError",
+    "JournalCodecError",
     "JournalCorruptError",
     "JournalError",
     "JournalLockedError",
@@ -332,6 +334,13 @@ class JournalError(TasksClientError):
 
 class JournalLockedError(JournalError):
     """Another process holds the journal file for longer than we wait."""
+
+
+class JournalCodecError(JournalError):
+    """A record or an answer that the journal's ``codec=`` cannot encode or decode, as without its key.
+
+    What is stored is left as it is, and can be read with the right codec.
+    """
 
 
 class JournalCorruptError(JournalError):

@@ -22,6 +22,7 @@ from mcp_tasks_client.errors import (
     IdempotencyConflictError,
     InputUnansweredError,
     InvalidAnswerError,
+    JournalCodecError,
     JournalCorruptError,
     JournalError,
     JournalLockedError,
@@ -99,6 +100,7 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     MissingCapabilityError: REMOTE,
     JournalError: {},
     JournalLockedError: {},
+    JournalCodecError: {},
     JournalCorruptError: {},
     JournalSchemaError: {},
 }

@@ -11,6 +11,7 @@ import pytest
 LATE: Final = {
     "aiohttp": "sessions by URL on asyncio",
     "asyncio": "the event loop of the host, if it is that one",
+    "cryptography": "journals that are encrypted",
     "fastmcp": "hosts that have it",
     "httpx": "sessions by URL",
     "jsonschema_rs": "forms and output schemas, which most calls have none of",

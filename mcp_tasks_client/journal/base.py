@@ -107,7 +107,8 @@ class Journal(ABC):
     the last of them.
 
     A stored record that cannot be read is logged and left as it is. It withholds no other record;
-    asked for by its own key or task ID, it raises :class:`JournalCorruptError`.
+    asked for by its own key or task ID, it raises :class:`JournalCorruptError`, or
+    :class:`JournalCodecError` where a codec is missing or cannot decode it.
 
     Attributes:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and

@@ -12,14 +12,16 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Final, NamedTuple, Self, overload
+from typing import Any, Final, NamedTuple, Self, overload
 
 from anyio.lowlevel import checkpoint
 
-from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
+from ..errors import DrivenElsewhereError, JournalCodecError, JournalCorruptError, JournalError
 from ..machine.record import Origin, Scope, TaskRecord, dump_state, load_state
 from ..machine.states import Gathering
 from ..protocol.text import name_tool
+from .base import Instruction
+from .codec import Codec, decoded, encoded
 
 __all__ = [
     "ASKING",
@@ -29,6 +31,8 @@ __all__ = [
     "driven_elsewhere",
     "escape",
     "not_open",
+    "read_instruction",
+    "read_instructions",
     "read_rows",
     "unescape",
 ]
@@ -68,10 +72,15 @@ class Row(NamedTuple):
         return f"Row(record_id={self.record_id!r}, fence={self.fence})"
 
     @classmethod
-    def of(cls, record: TaskRecord) -> Self:
+    def of(cls, record: TaskRecord, codec: Codec | None = None) -> Self:
         """The row of a record.
 
+        Args:
+            record: Which.
+            codec: Encodes what is private in it.
+
         Raises:
+            JournalCodecError: The codec has failed.
             TypeError: Something that should be text is not, or a value has no JSON form.
             ValueError: A time is not finite, or the fence is no 64-bit count.
         """
@@ -82,14 +91,14 @@ class Row(NamedTuple):
             endpoint=escape(record.scope.endpoint),
             principal=escape(record.scope.principal),
             tool=escape(record.tool),
-            arguments_digest=escape(record.arguments_digest),
+            arguments_digest=encoded(escape(record.arguments_digest), codec),
             idempotency_key=escape(record.idempotency_key),
             owner=escape(record.owner),
             fence=record.fence,
             created_at=checked_time(record.created_at),
             updated_at=checked_time(record.updated_at),
             delivered_at=None if record.delivered_at is None else checked_time(record.delivered_at),
-            state=dump_state(record.state),
+            state=encoded(dump_state(record.state), codec),
             task_id=escape(record.task_id),
             status=escape(record.status),
             pending=int(record.pending),
@@ -136,10 +145,14 @@ class Row(NamedTuple):
             return self.expires_at is not None and self.expires_at < before
         return self.delivered_at < before or (self.expires_at is not None and self.expires_at < now)
 
-    def record(self) -> TaskRecord:
+    def record(self, codec: Codec | None = None) -> TaskRecord:
         """The record of this row.
 
+        Args:
+            codec: What was given to :meth:`of`, or reads what that one has written.
+
         Raises:
+            JournalCodecError: The codec cannot decode the row, or there is one too many, or one missing.
             JournalCorruptError: The row does not hold one.
         """
         try:
@@ -147,14 +160,14 @@ class Row(NamedTuple):
                 record_id=unescape(self.record_id),
                 scope=Scope(unescape(self.endpoint), unescape(self.principal)),
                 tool=unescape(self.tool),
-                arguments_digest=unescape(self.arguments_digest),
+                arguments_digest=unescape(decoded(self.arguments_digest, codec, self.record_id)),
                 idempotency_key=unescape(self.idempotency_key),
                 owner=unescape(self.owner),
                 fence=int(self.fence),
                 created_at=float(self.created_at),
                 updated_at=float(self.updated_at),
                 delivered_at=None if self.delivered_at is None else float(self.delivered_at),
-                state=load_state(self.state),
+                state=load_state(decoded(self.state, codec, self.record_id)),
                 label=unescape(self.label),
                 application=unescape(self.application),
                 origin=None if self.origin is None else _load_origin(self.origin),
@@ -192,23 +205,61 @@ class RowWrite(NamedTuple):
     values: Sequence[object]
 
 
-async def read_rows(rows: Iterable[Row], journal: Hashable) -> list[tuple[Row, TaskRecord]]:
+async def read_rows(
+    rows: Iterable[Row], journal: Hashable, codec: Codec | None = None
+) -> list[tuple[Row, TaskRecord]]:
     """The rows that can be read, each with its record. Of each other one the log tells, once per process.
+
+    Of those that the codec cannot decode it tells of the first, since that may be all.
 
     Lets other tasks run now and then, since a journal may hold tens of thousands of rows.
 
     Args:
         rows: What to read.
         journal: The ``identity`` of the journal, for the log.
+        codec: Of the journal.
     """
+    undecoded: JournalCodecError | None = None
     read: list[tuple[Row, TaskRecord]] = []
     for number, row in enumerate(rows, 1):
         try:
-            read.append((row, row.record()))
+            read.append((row, row.record(codec)))
+        except JournalCodecError as error:
+            undecoded = undecoded or error
         except JournalCorruptError as error:
             _warn(str(error), journal)
         if number % _READ_AT_ONCE == 0:
             await checkpoint()
+    if undecoded is not None:
+        _warn(str(undecoded), journal)
+    return read
+
+
+def read_instruction(row: Sequence[Any], record_id: str, codec: Codec | None) -> Instruction:
+    """The instruction of a row of the table ``instructions``.
+
+    Args:
+        row: Its name, body, time, and whether it was heeded.
+        record_id: Of the record that it is about.
+        codec: Of the journal.
+
+    Raises:
+        JournalCodecError: The codec cannot decode it, or there is one too many, or one missing.
+    """
+    name, body, at, heeded = row
+    return Instruction(unescape(name), unescape(decoded(body, codec, record_id)), at, bool(heeded))
+
+
+def read_instructions(
+    rows: Iterable[Sequence[Any]], record_id: str, journal: Hashable, codec: Codec | None
+) -> list[Instruction]:
+    """The instructions that can be decoded. Of others the log tells, once per process."""
+    read: list[Instruction] = []
+    for row in rows:
+        try:
+            read.append(read_instruction(row, record_id, codec))
+        except JournalCodecError as error:
+            _warn(str(error), journal)
     return read
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
+from cryptography.fernet import Fernet
 
 from mcp_tasks_client.journal.base import Journal
+from mcp_tasks_client.journal.encryption import FernetCodec
 from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.journal_contract import JournalContract
 from tests._requirements import requirement
 
-# A journal made in another way, such as with a codec, is one more class with a fixture of its own.
+CODEC: Final = FernetCodec(Fernet.generate_key())
 
 
 @requirement("law:3", "law:5")
@@ -30,6 +34,25 @@ class TestSqlite(JournalContract):
     def make_journal(self, path: Path, empty_file: bytes) -> Callable[[], Journal]:
         path.write_bytes(empty_file)
         return lambda: SqliteJournal(path)
+
+
+@requirement("law:3", "law:5")
+class TestEncryptedSqlite(JournalContract):
+    @pytest.fixture
+    def make_journal(self, path: Path, empty_file: bytes) -> Callable[[], Journal]:
+        path.write_bytes(empty_file)
+        return lambda: SqliteJournal(path, codec=CODEC)
+
+
+@requirement("law:3", "law:5")
+class TestEncryptedPostgres(JournalContract):
+    @pytest.fixture
+    def make_journal(
+        self, request: pytest.FixtureRequest, postgres_journal: object, postgres: str, schema: str
+    ) -> Callable[[], Journal]:
+        if not request.config.getoption("--long"):
+            pytest.skip("it is encoded by what encodes for SQLite; --long runs it")
+        return lambda: PostgresJournal(postgres, schema=schema, codec=CODEC)
 
 
 @requirement("law:3", "law:5")

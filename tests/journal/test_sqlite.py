@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -901,8 +901,8 @@ class TestUnreadableRows(OneLoop):
         given = record(state=observing(), owner="a/1")
         changed = replace(given, state=observing(status="input_required"))
 
-        async def read_slowly(rows: Iterable[Row], identity: Hashable) -> list[tuple[Row, TaskRecord]]:
-            read = await read_rows(rows, identity)
+        async def read_slowly(rows: Iterable[Row], *options: Any) -> list[tuple[Row, TaskRecord]]:
+            read = await read_rows(rows, *options)
             await journal.save(changed)
             return read
 

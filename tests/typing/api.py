@@ -41,11 +41,13 @@ from mcp_tasks_client import (
     BlockingTasksClient,
     ConnectionLostError,
     CredentialRefusedError,
+    FernetCodec,
     IdempotencyConflictError,
     Inbox,
     InputContext,
     InputUnansweredError,
     Journal,
+    JournalCodecError,
     JournalCorruptError,
     JournalError,
     JournalLockedError,
@@ -107,6 +109,7 @@ def clients(session: ServerSession, journal: Journal, path: Path, http_client: h
     TasksClient(URL, journal=SqliteJournal())
     TasksClient(URL, journal=SqliteJournal("tasks.sqlite3"))
     TasksClient(URL, journal=SqliteJournal(path))
+    TasksClient(URL, journal=SqliteJournal(path, codec=FernetCodec("key", b"older key")))
     TasksClient(URL, endpoint="shop", principal="alice", poll=PollPolicy(), on_abandon="detach")
     TasksClient(URL, poll=PollPolicy(wait_for_slot_s=60.0))
     TasksClient(URL, poll=PollPolicy.eager(), on_abandon="cancel")
@@ -512,7 +515,7 @@ async def errors(client: TasksClient) -> None:
         assert_type(error.data, Any)
         assert_type(error.http_status, int | None)
         assert_type(error.retry_after_s, float | None)
-    except (JournalLockedError, JournalCorruptError, JournalSchemaError) as error:
+    except (JournalLockedError, JournalCodecError, JournalCorruptError, JournalSchemaError) as error:
         as_journal: JournalError = error
         print(as_journal)
     except TaskError as error:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...machine.record import Scope, TaskRecord
 from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
-from ..row import Row, checked_time, driven_elsewhere, escape, read_rows, unescape
+from ..codec import Codec, encoded
+from ..row import (
+    Row,
+    checked_time,
+    driven_elsewhere,
+    escape,
+    read_instruction,
+    read_instructions,
+    read_rows,
+    unescape,
+)
 from ..threaded import ThreadedJournal
 from .clock import DatabaseClock
 from .queries import check_schema
@@ -51,6 +61,8 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         schema: The schema that holds the journal's tables; it is made where it is not there.
         outage_s: Seconds for which each read or write waits while the database is away. Of several journals
             of a process that keep the same schema, the one counts that opened it first.
+        codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
+            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
@@ -68,12 +80,14 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         *,
         schema: str = "mcp_tasks_client",
         outage_s: float = 30.0,
+        codec: Codec | None = None,
         retention_s: float = Journal.retention_s,
         keep_delivered_s: float = Journal.keep_delivered_s,
     ) -> None:
         check_schema(schema)
         if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
+        self._codec = codec
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
@@ -102,7 +116,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
-        row = Row.of(record)
+        row = Row.of(record, self._codec)
         stored = whole(row)
         work = Work(
             statements=("claim", "standing"),
@@ -113,11 +127,11 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         )
         while (standing := await self._do(work)) is None:
             pass  # the record that had the key was forgotten between two statements
-        return record if standing == row else standing.record()
+        return record if standing == row else standing.record(self._codec)
 
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not, and commit it."""
-        row = Row.of(record)
+        row = Row.of(record, self._codec)
         stored = whole(row)
         values = {name: stored[name] for name in _CHANGING} if known else stored
         again: tuple[str, ...] = ("save_known",)
@@ -190,7 +204,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
                 read=lambda found: [Row._make(row) for row in found[0]],
             )
         )
-        return [record for _, record in await read_rows(rows, self._name)]
+        return [record for _, record in await read_rows(rows, self._name, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
@@ -241,12 +255,12 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
             if row is None:
                 return None
             if row.delivered_at is not None or not (row.owner in (None, mine) or row.owner in free):
-                return Taken(row.record(), unescape(row.owner))
-            row.record()  # what cannot be read is not taken
+                return Taken(row.record(self._codec), unescape(row.owner))
+            row.record(self._codec)  # what cannot be read is not taken
             taken = await self._do(taking)
             if taken is not None:  # else another one was faster
                 before, *columns = taken
-                return Taken(Row._make(columns).record(), unescape(before))
+                return Taken(Row._make(columns).record(self._codec), unescape(before))
 
     async def take_pending(
         self,
@@ -282,15 +296,19 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
                 )
             )
             before |= taken
-            read = await read_rows(rows, self._name)
+            read = await read_rows(rows, self._name, self._codec)
             readable = {row.record_id for row, _ in read}
             damaged = [row for row in rows if row.record_id in taken and row.record_id not in readable]
             if not damaged:
                 return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
+            thread, jobs = self._opened(), []
             for row in damaged:
                 left_alone.add(row.record_id)
                 given = {"record_id": row.record_id, "fence": row.fence, "owner": before.pop(row.record_id)}
-                await self._do(Work(statements=("give_back",), row=row_json(given), touches=(row.record_id,)))
+                work = Work(statements=("give_back",), row=row_json(given), touches=(row.record_id,))
+                jobs.append(thread.put(work))
+            for job in jobs:  # one write for all, since a key that is missing leaves very many
+                await job.wait(thread.explain)
 
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
@@ -309,16 +327,16 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         values = {
             "record_id": key,
             "name": escape(instruction.name),
-            "body": escape(instruction.body),
+            "body": encoded(escape(instruction.body), self._codec),
             "at": checked_time(instruction.at),
         }
 
-        def read(found: Found) -> Instruction | None:
+        def read(found: Found) -> Sequence[Any] | None:
             if found[0]:
                 writer.tell((key,))
-            return _instruction(found[1][0]) if found[1] else None
+            return found[1][0] if found[1] else None
 
-        standing: Instruction | None = await self._do(
+        standing: Sequence[Any] | None = await self._do(
             Work(
                 statements=("instruct", "instruction"),
                 row=row_json(values),
@@ -327,23 +345,24 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
                 read=read,
             )
         )
-        return standing
+        return None if standing is None else read_instruction(standing, key, self._codec)
 
     async def instructions(self, record_id: str) -> list[Instruction]:
         """The instructions of a record that are to be heeded, oldest first."""
-        found: list[Instruction] = await self._do(
+        key = escape(record_id)
+        found = await self._do(
             Work(
                 statements=("instructions",),
-                values={"record_id": escape(record_id)},
+                values={"record_id": key},
                 writes=False,
-                read=lambda found: [_instruction(row) for row in found[0]],
+                read=lambda found: found[0],
             )
         )
-        return found
+        return read_instructions(found, key, self._name, self._codec)
 
     async def _find(self, statement: str, **values: str) -> TaskRecord | None:
         row = await self._find_row(statement, **values)
-        return None if row is None else row.record()
+        return None if row is None else row.record(self._codec)
 
     async def _find_row(self, statement: str, **values: str) -> Row | None:
         row: Row | None = await self._do(
@@ -388,8 +407,3 @@ def _renew(lease: Lease) -> Work:
 
 def _end_leases(lease_ids: list[str]) -> Work:
     return Work(statements=("end_leases",), values={"lease_ids": list(map(escape, lease_ids))})
-
-
-def _instruction(row: Sequence[Any]) -> Instruction:
-    name, body, at, heeded = row
-    return Instruction(unescape(name), unescape(body), at, bool(heeded))

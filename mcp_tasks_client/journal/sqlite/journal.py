@@ -16,12 +16,24 @@ from dataclasses import astuple, replace
 from dataclasses import fields as fields_of
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ...errors import JournalCorruptError, JournalError
+from ...errors import JournalCodecError, JournalCorruptError, JournalError
 from ...machine.record import Scope, TaskRecord
 from ..base import LEASES_KEPT_S, Instruction, Journal, Lease, Taken
-from ..row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, read_rows, unescape
+from ..codec import Codec, encoded
+from ..row import (
+    ASKING,
+    Row,
+    RowWrite,
+    checked_time,
+    driven_elsewhere,
+    escape,
+    read_instruction,
+    read_instructions,
+    read_rows,
+    unescape,
+)
 from ..threaded import ThreadedJournal
 
 if TYPE_CHECKING:
@@ -148,6 +160,8 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
             ``mcp-tasks-client/journal.sqlite3`` in the user's folder for state.
         busy_timeout_s: Seconds to wait while another process writes. Of several journals of a process that
             have the file open, the one counts that opened it first.
+        codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
+            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
@@ -163,6 +177,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         path: str | os.PathLike[str] | None = None,
         *,
         busy_timeout_s: float = 5.0,
+        codec: Codec | None = None,
         retention_s: float = Journal.retention_s,
         keep_delivered_s: float = Journal.keep_delivered_s,
     ) -> None:
@@ -174,6 +189,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
             raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
         if path is None:
             path = _users_own()
+        self._codec = codec
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         self._path = Path(path).absolute()
@@ -200,7 +216,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
-        row = Row.of(record)
+        row = Row.of(record, self._codec)
 
         def operation(connection: sqlite3.Connection) -> Row:
             if connection.execute(_CLAIM, row).rowcount:
@@ -210,11 +226,11 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
             return standing or _one(connection, _BY_ID, row.record_id) or row
 
         standing = await self._run(operation, writes=True)
-        return record if standing is row else standing.record()
+        return record if standing is row else standing.record(self._codec)
 
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not, and sync it to the disk."""
-        row = Row.of(record)
+        row = Row.of(record, self._codec)
         values: tuple[object, ...] = row
         statement, statement_of_rows = _SAVE, _save_rows
         if known:
@@ -281,7 +297,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         if scope is None:
             query = _OF_ALL_SCOPES[query]
         rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
-        return [record for _, record in await read_rows(rows, self.identity)]
+        return [record for _, record in await read_rows(rows, self.identity, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
@@ -326,9 +342,9 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         # Who only follows the call of another looks often, and must not hold up those who write.
         found = await self._run(look, writes=False)
         if found is not None and found[0] != found[1]:
-            found[0].record()  # what cannot be read is not taken
+            found[0].record(self._codec)  # what cannot be read is not taken
             found = await self._run(take, writes=True)
-        return None if found is None else Taken(found[1].record(), unescape(found[0].owner))
+        return None if found is None else Taken(found[1].record(self._codec), unescape(found[0].owner))
 
     async def take_pending(
         self,
@@ -358,12 +374,12 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
 
         # Read before the transaction, since others wait for the end of that.
         found = await self._run(lambda connection: choose(connection, lambda row: True), writes=False)
-        records = dict(await read_rows([row for row, _ in found], self.identity))
+        records = dict(await read_rows([row for row, _ in found], self.identity, self._codec))
 
         def read(row: Row) -> bool:
             if row not in records:  # it has changed since, or cannot be read
-                with suppress(JournalCorruptError):
-                    records[row] = row.record()
+                with suppress(JournalCorruptError, JournalCodecError):
+                    records[row] = row.record(self._codec)
             return row in records
 
         def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
@@ -394,29 +410,31 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         """Leave an instruction, unless there is one of that name; returns the one that stands."""
         key, name = escape(record_id), escape(instruction.name)
-        values = name, escape(instruction.body), checked_time(instruction.at), key
+        body = encoded(escape(instruction.body), self._codec)
+        values = name, body, checked_time(instruction.at), key
         writer = self._opened()
 
-        def operation(connection: sqlite3.Connection) -> Instruction | None:
+        def operation(connection: sqlite3.Connection) -> Any:
             if connection.execute(_INSTRUCT, values).rowcount:
                 writer.note_instruction()
-            row = connection.execute(_INSTRUCTION, (key, name)).fetchone()
-            return None if row is None else _instruction(row)
+            return connection.execute(_INSTRUCTION, (key, name)).fetchone()
 
-        return await self._run(operation, writes=True)
+        row = await self._run(operation, writes=True)
+        return None if row is None else read_instruction(row, key, self._codec)
 
     async def instructions(self, record_id: str) -> list[Instruction]:
         """The instructions of a record that are to be heeded, oldest first."""
-        arguments = (escape(record_id),)
+        key = escape(record_id)
 
-        def operation(connection: sqlite3.Connection) -> list[Instruction]:
-            return [_instruction(row) for row in connection.execute(_INSTRUCTIONS, arguments)]
+        def operation(connection: sqlite3.Connection) -> list[Any]:
+            return connection.execute(_INSTRUCTIONS, (key,)).fetchall()
 
-        return await self._run(operation, writes=False)
+        rows = await self._run(operation, writes=False)
+        return read_instructions(rows, key, self.identity, self._codec)
 
     async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
-        return None if row is None else row.record()
+        return None if row is None else row.record(self._codec)
 
     async def _run(
         self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, row: RowWrite | None = None
@@ -476,11 +494,6 @@ def _lease(connection: sqlite3.Connection, lease_id: str) -> Lease | None:
 
 def _end_lease(connection: sqlite3.Connection, lease_id: str) -> None:
     connection.execute(_END_LEASE, (lease_id,))
-
-
-def _instruction(row: tuple[str, str, float, int]) -> Instruction:
-    name, body, at, heeded = row
-    return Instruction(unescape(name), unescape(body), at, bool(heeded))
 
 
 def _scope(scope: Scope) -> tuple[str, str]:
