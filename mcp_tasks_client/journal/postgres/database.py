@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+import select
+from contextlib import closing
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -33,6 +35,9 @@ ENDS: Final = (
     NotEnrolled,
 )
 """With these a server ends a connection, or there is nothing more to expect of it."""
+
+_ANSWER_S: Final = 1.0
+"""Seconds in which a pool that shares its connections gives one of them, since it has just got one back."""
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -71,12 +76,20 @@ def connect(dsn: str, *, transaction_limit_s: int = 60) -> Connection:
             17), so that a process that was suspended in the middle of one holds up nobody for longer.
 
     Raises:
+        JournalError: The address leads to a pool that gives each transaction another connection.
         psycopg.Error: See :func:`explain`.
     """
     given = conninfo_to_dict(dsn)
     unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
-    connection = psycopg.connect(make_conninfo(dsn, **unless_given), autocommit=True)
+    address = make_conninfo(dsn, **unless_given)
+    connection = psycopg.connect(address, autocommit=True)
     try:
+        if _is_shared(connection, address):  # before a setting of ours reaches other programs
+            raise JournalError(
+                "the address of the journal leads to a pool that gives each transaction another connection, "
+                "such as PgBouncer in transaction mode; give the address of the database itself, or of a "
+                "pool in session mode (a process needs two connections)"
+            )
         with connection.pipeline():
             for name, value in (
                 ("default_transaction_isolation", "read committed"),
@@ -94,6 +107,25 @@ def connect(dsn: str, *, transaction_limit_s: int = 60) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _is_shared(connection: Connection, address: str) -> bool:
+    """Whether this connection to a pool and another one are answered by the same process of the server."""
+    backend = _backend(connection)
+    if backend == connection.info.backend_pid:
+        return False  # there is no pool
+    with closing(psycopg.connect(address, autocommit=True)) as other:
+        other.pgconn.send_query(b"SELECT pg_backend_pid()")
+        if not select.select([other], [], [], _ANSWER_S)[0]:
+            return False  # a pool in session mode, which has no connection left
+        found = other.pgconn.get_result()
+        other_backend = found and found.get_value(0, 0)
+    return str(backend).encode() == other_backend or backend != _backend(connection)
+
+
+def _backend(connection: Connection) -> int:
+    (found,) = connection.execute("SELECT pg_backend_pid()").fetchall()
+    return int(found[0])
 
 
 def migrate(connection: Connection, schema: str) -> None:

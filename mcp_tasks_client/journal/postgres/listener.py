@@ -11,6 +11,7 @@ from typing import Final
 
 import psycopg
 
+from ...errors import JournalError
 from .database import Connection, connect
 
 __all__ = ["Listener"]
@@ -49,7 +50,7 @@ class Listener:
                 try:
                     with connect(self._dsn) as connection:
                         self._listen(connection)
-                except psycopg.Error as error:
+                except (psycopg.Error, JournalError) as error:
                     logger.debug("nothing is heard of other processes for a while: %s", error)
                     if self._waits_for(None, _PAUSE_S):
                         return

@@ -1,0 +1,98 @@
+"""The journal in PostgreSQL behind a real PgBouncer, which is skipped where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from tests.journal.samples import observing, record
+from tests.journal.test_instructions import Heard
+from tests.postgres import NOBODY
+
+PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
+    pytest.mark.skipif(
+        PROGRAM is None, reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)"
+    ),
+]
+
+
+@contextmanager
+def pgbouncer(postgres: str, mode: str, size: int = 20) -> Iterator[str]:
+    """How to connect to a pool in front of the server."""
+    server: dict[str, Any] = conninfo_to_dict(postgres)
+    given = " ".join(f"{name}={server[name]}" for name in ("host", "port", "user") if name in server)
+    assert PROGRAM is not None
+    folder = Path(tempfile.mkdtemp(prefix="mcp-pgbouncer-"))  # a short path, as sockets need
+    (folder / "settings.ini").write_text(
+        f"""[databases]
+        tasks = {given} dbname={server["dbname"]}
+        [pgbouncer]
+        pool_mode = {mode}
+        default_pool_size = {size}
+        auth_type = any
+        listen_port = 6432
+        listen_addr =
+        unix_socket_dir = {folder}
+        logfile = {folder}/log
+        """
+    )
+    folder.chmod(0o777)  # it refuses to run as root, as the server does
+    user: dict[str, Any] = {} if os.geteuid() else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    with subprocess.Popen([PROGRAM, "--quiet", str(folder / "settings.ini")], **user) as running:
+        try:
+            deadline = time.monotonic() + 20
+            while not (folder / ".s.PGSQL.6432").exists():
+                assert running.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield f"host={folder} port=6432 user=someone dbname=tasks"
+        finally:
+            running.kill()
+    shutil.rmtree(folder)
+
+
+async def test_a_pool_in_session_mode_serves(postgres: str, schema: str) -> None:
+    with pgbouncer(postgres, "session") as pooled, anyio.fail_after(30):
+        async with PostgresJournal(pooled, schema=schema) as journal:
+            heard = Heard()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(journal.save, record())
+            await journal.save(given := record(state=observing()))
+            stop = journal.listen(heard)
+            await journal.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+            assert await heard.wait_for(given.record_id)
+            stop()
+
+
+async def test_a_pool_in_transaction_mode_is_refused(postgres: str, schema: str) -> None:
+    with (
+        pgbouncer(postgres, "transaction") as pooled,
+        anyio.fail_after(30),
+        pytest.raises(JournalError, match=r"transaction mode; give the address of the database itself"),
+    ):
+        await PostgresJournal(pooled, schema=schema).open()
+
+
+async def test_a_pool_in_session_mode_that_has_one_connection_left_serves(postgres: str, schema: str) -> None:
+    with pgbouncer(postgres, "session", size=1) as pooled, anyio.fail_after(30):
+        async with PostgresJournal(pooled, schema=schema) as journal:
+            await journal.save(record())
