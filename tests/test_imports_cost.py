@@ -18,6 +18,7 @@ LATE: Final = {
     "mcp": "hosts that have it",
     "platformdirs": "a journal whose file nobody names",
     "psutil": "tasks of other processes",
+    "pytest": "whoever tests a journal of their own",
     "sqlite3": "a journal in a file",
 }
 """Who needs it. What our dependencies import by themselves is theirs."""

@@ -16,7 +16,6 @@ import anyio
 
 from ..errors import InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
-from ..machine.states import questions_of
 from ..uncut import in_loop, run_to_its_end
 from .endpoint import Endpoint
 from .environment import LEASE_S
@@ -48,7 +47,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         self._turn = anyio.Lock()
         self._alarm: Signal | None = None
         self._look_at = -math.inf
-        self._looks_early = False  # whether to look before it is time
+        self._is_new = False  # whether to look before it is time
         self._found: deque[HandleT] = deque()
         # By record_id: what was taken up here, and is not to be taken up once more yet.
         self._taken: dict[str, LiveCall] = {}
@@ -107,7 +106,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             self._wake()
 
     def _wake(self) -> None:
-        self._looks_early = True
+        self._is_new = True
         if self._alarm is not None:
             self._alarm.set()
 
@@ -120,9 +119,9 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         if is_time:
             self._look_at = now + self._pause_s
             self._told.clear()
-        if not (is_time or self._looks_early):
+        if not (is_time or self._is_new):
             return
-        self._looks_early = False
+        self._is_new = False
         resting = await self._resting(is_time)
         room = None
         if self._limit is not None:
@@ -138,8 +137,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         for call in new:
             self._taken[call.record.record_id] = call
             self._found.append(self._make(call))
-        if new:
-            self._looks_early = True  # there may be more, since what has ended takes no room
+        self._is_new = self._is_new or bool(new)  # there may be more, since what has ended takes no room
         await self._endpoint.take_up(new)
 
     async def _resting(self, is_time: bool) -> set[str]:
@@ -162,4 +160,5 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
 
 def _asked(record: TaskRecord) -> tuple[str, frozenset[str]]:
     """What a parked call waits for: its status, and the keys of the questions without an answer."""
-    return record.status, frozenset(q.key for q in questions_of(record.state) if q.unanswered)
+    questions = getattr(record.state, "questions", ())
+    return record.status, frozenset(question.key for question in questions if question.unanswered)

@@ -1,7 +1,8 @@
 """The contract of a journal: the little that must survive a crash, and how it is kept.
 
 A journal holds one :class:`TaskRecord` per call. It is told *that* a record is to be kept,
-never why; every decision is the machine's. Implementations share one contract test suite.
+never why; every decision is the machine's. Implementations share one contract test suite,
+:mod:`mcp_tasks_client.testing.journal_contract`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ from ..machine.record import Scope, TaskRecord
 __all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
-"""Seconds for which a lease is kept after it has run out: a process that is suspended may come back."""
+"""Seconds for which a lease is kept after it has run out, since a suspended process may come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The word of a process that it is there for what its clients own.
 
-    Times are wall clock, in seconds since the epoch.
+    A journal stores it by its ``lease_id``, gives all of it back as it was, and looks at three fields: that
+    one and the two last. Times are in seconds since the epoch, by :attr:`Journal.clock` where there is one,
+    else by the wall clock of the process.
     """
 
     lease_id: str
     """Random. The owners that the lease covers are called ``lease_id/1``, ``lease_id/2`` and so on."""
 
     host: str
+    """The machine that the process runs on, by an ID of its own or by its name."""
+
     boot: str
     """Tells the runs of one host apart; empty where that cannot be known."""
 
@@ -42,7 +47,10 @@ class Lease:
     """When the process began, by its operating system."""
 
     renewed_at: float
+    """When the process said so last."""
+
     expires_at: float
+    """Until when that holds."""
 
     def covers(self, owner: str) -> bool:
         """Whether the owner is one of this lease."""
@@ -50,7 +58,7 @@ class Lease:
 
 
 class LeaseSource(Protocol):
-    """What a journal asks for the lease to renew. Called from any thread."""
+    """What a journal asks for the lease to renew. It may be called from any thread, and never waits."""
 
     @property
     def lease_id(self) -> str:
@@ -60,10 +68,19 @@ class LeaseSource(Protocol):
         """The lease to store now; ``None`` while it is not time, or nobody holds it any more."""
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
-        """The journal has stored the lease. ``had_lapsed``: the one before had run out, or was not there."""
+        """The journal has stored the lease, and the write is committed.
+
+        Args:
+            lease: The one that :meth:`due` returned.
+            had_lapsed: The one before had run out, or was not there, as :meth:`Journal.renew` says.
+        """
 
     def end(self) -> bool:
-        """Give the lease up, unless a client holds it: the journal closes. Returns whether it is given up."""
+        """Give the lease up, unless a client holds it: the journal closes with its last user.
+
+        Returns:
+            Whether it is given up. The journal then forgets the lease.
+        """
 
 
 class Taken(NamedTuple):
@@ -80,7 +97,7 @@ class Instruction(NamedTuple):
     """What somebody who does not drive a call wants done about it."""
 
     name: str
-    """What it is about, such as one question. The first of a name is the one that counts."""
+    """What it is about, such as one question. Any text. Of a record the first of a name counts."""
 
     body: str
     """JSON text; empty once it was heeded."""
@@ -93,18 +110,33 @@ class Instruction(NamedTuple):
 
 
 Listener: TypeAlias = Callable[[Collection[str]], object]
-"""Told the ``record_id`` of each record that has instructions to heed. Called from any thread."""
+"""Told the ``record_id`` of each record that has instructions to heed.
+
+It may be called from any thread, takes no time, and raises nothing.
+"""
 
 
 class Journal(ABC):
     """Where records are kept, and who drives them.
 
-    Every method is safe to call from several tasks at once. A coroutine that writes returns when
-    what it wrote would survive the death of the process and, where the medium can promise it,
-    of the machine. Being cancelled while waiting does not undo a write.
+    A coroutine that writes is one transaction. All of it is written or nothing, and other processes see all
+    of it or nothing. It returns when what it wrote would survive the death of the process and, where the
+    medium can promise it, of the machine. Being cancelled, even before it has begun to wait, does not undo
+    the write: the cancellation is raised after it. A write that fails may have been made nevertheless, as
+    when the connection is lost meanwhile. Whoever called repeats it unchanged, or reads.
+
+    Every method is safe to call from several tasks at once, and from event loops in several threads. Writes
+    of one record take effect in the order in which they were called.
+
+    What is read is equal to what was written, and a copy of it: neither changes with the other. A text may be
+    any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
+    :class:`~mcp_tasks_client.journal.row.Row` is one way to keep that.
+
+    A journal goes by no clock. All times are given to it, in seconds since the epoch, and compared with each
+    other.
 
     Opening counts: a journal may be shared by several clients of one process, and closes with
-    the last of them.
+    the last of them. While nobody has it open, every method raises :class:`JournalError`.
 
     A stored record that cannot be read is logged and left as it is. It withholds no other record;
     asked for by its own key or task ID, it raises :class:`JournalCorruptError`, or
@@ -112,13 +144,16 @@ class Journal(ABC):
 
     Attributes:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
-            a task after its time-to-live.
+            a task after its time-to-live. Whoever prunes goes by it.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
-            delivered to a host's own session; 0 forgets it at once.
+            delivered to a host's own session; 0 forgets it at once. Whoever delivers goes by it.
 
     Raises:
         JournalError: From every method: the journal could not be read or written. The
-            subclasses say why. What was stored before is untouched.
+            subclasses say why. What was stored before is untouched. An error of any other class, such as a
+            database's own, is raised to hosts as a JournalError.
+        TypeError: What should be text is none, or a value of a record has no JSON form. Nothing is stored.
+        ValueError: A time is not finite, or a fence is not between 0 and ``2**63 - 1``. Nothing is stored.
     """
 
     retention_s: float = 7 * 86_400.0
@@ -126,7 +161,10 @@ class Journal(ABC):
 
     @property
     def identity(self) -> Hashable:
-        """Equal for journals that keep the same records."""
+        """Equal for journals of one process that keep the same records.
+
+        Their clients share one lease. The default is the object itself.
+        """
         return id(self)
 
     @property
@@ -140,13 +178,21 @@ class Journal(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Make ready, and prove that it can be written to, before anything is sent anywhere."""
+        """Count one more user. For the first, make ready, and prove that it can be written to.
+
+        Nothing is sent anywhere before that.
+
+        Raises:
+            JournalSchemaError: The medium is of another program, or of a newer version.
+            JournalLockedError: Others have held it for too long.
+        """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Finish every write that was asked for, then close with the last user.
+        """Count one user less, and finish every write that was asked for. With the last user it closes.
 
-        Never raises for what was stored.
+        It does so also while it is cancelled. It raises nothing for what was stored, and does nothing if
+        nobody has the journal open. What was written is there for whoever opens it next.
         """
 
     def aclose_soon(self) -> None:  # noqa: B027  # a journal without a thread of its own just stays open
@@ -160,7 +206,9 @@ class Journal(ABC):
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its scope already has one with the same idempotency key.
 
-        Atomic, also between processes.
+        Nor is it stored if there is one of its ``record_id``, so that a claim may be repeated. Of many who
+        claim at once, also in other processes, one stores its record, and all are told of that one. Records
+        without a key never meet.
 
         Returns:
             The record that stands, which is the one given or the one that was there.
@@ -170,51 +218,63 @@ class Journal(ABC):
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not (by ``record_id``).
 
-        The instructions of a record that has ended are forgotten.
+        The fence is compared and the record written in one transaction. A save changes neither fence nor
+        order of arrival. The instructions of a record that has ended are forgotten with it.
 
         Args:
             record: What to store.
-            known: It was stored before, so that it is not new but forgotten if it is not there.
-            heeded: The name of an instruction that the state has become by. It is marked as heeded, and its
-                body is forgotten.
+            known: It was stored before, so that it is not new but forgotten if it is not there. What a call
+                is made with is then stored already, and the same: scope, key, tool, digest, label,
+                application, origin and ``created_at``.
+            heeded: The name of an instruction that the state has become by. In the same transaction it is
+                marked as heeded, and its body is forgotten.
 
         Raises:
-            DrivenElsewhereError: It was taken since (its fence is not the stored one), or another
-                has brought it to its end, and it was forgotten. Nothing is stored.
+            DrivenElsewhereError: It was taken since (its fence is not the stored one), or it is known and not
+                there: another has brought it to its end, and it was forgotten. Nothing is stored.
+            JournalError: Another record of the scope holds its idempotency key. Nothing is stored.
         """
 
     @abstractmethod
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes. Returns at once; nobody owns them any more.
 
-        Nothing happens to a record that was forgotten, taken since, delivered before, or has no outcome.
+        ``delivered_at`` and ``updated_at`` are then ``at``, and ``owner`` is ``None``. A record with an
+        idempotency key stays until it is pruned. Nothing happens to a record that was forgotten, taken since
+        (its fence is not the given one), delivered before, or has no outcome.
 
         A journal that outlives the process writes this with what it writes next, within seconds, or on
         closing. Every method of the same journal sees it from now on. A crash before the write makes the
         outcome be delivered again, and so does a write that fails, which is logged.
 
         Args:
-            at: Wall clock, in seconds since the epoch.
+            at: When, in seconds since the epoch.
             fences: Of each record, by its ``record_id``, as its owner knows it.
-            keep_until: When a record without an idempotency key may be forgotten, by the wall clock; ``None``
+            keep_until: When a record without an idempotency key may be forgotten, likewise; ``None``
                 forgets it now.
         """
 
     @abstractmethod
     async def remove(self, record: TaskRecord) -> None:
-        """Forget a record. Nothing happens if there is none, or it was taken since."""
+        """Forget a record, with its instructions. Its key is free then.
+
+        Nothing happens if there is none, or it was taken since: its fence is not the stored one.
+        """
 
     @abstractmethod
     async def by_id(self, record_id: str) -> TaskRecord | None:
-        """The record of this ``record_id``."""
+        """The record of this ``record_id``; ``None`` if there is none."""
 
     @abstractmethod
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
-        """The record of an idempotency key."""
+        """The record of an idempotency key in this scope; ``None`` if there is none."""
 
     @abstractmethod
     async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
-        """The newest record of a task, compared byte for byte."""
+        """The record of a task in this scope, ended or not; ``None`` if there is none.
+
+        Of several it is the newest by ``created_at``, and of equal age the one that arrived last.
+        """
 
     @abstractmethod
     async def records(
@@ -227,66 +287,84 @@ class Journal(ABC):
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first.
 
+        In the order of ``created_at``, and of equal age in that of their arrival. Only records are returned
+        for which all holds that is asked for.
+
         Args:
             scope: Endpoint and principal; ``None`` is all scopes.
-            pending: Only those with a task to observe or an outcome not yet delivered. The cost is
-                then that of the pending ones, however many others there are.
-            asking: Only those whose server asks something, at the same cost.
-            delivered_since: Only those that were delivered at or after this time, by the wall clock.
+            pending: Only those with a task to observe or an outcome not yet delivered
+                (:attr:`TaskRecord.pending`). The cost is then that of the pending ones, however many others
+                there are.
+            asking: Only those whose server asks something, by :attr:`TaskRecord.status`: ``input_required``
+                or ``gathering``. At the same cost.
+            delivered_since: Only those that were delivered at or after this time, in seconds since the epoch.
         """
 
     @abstractmethod
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, of any scope.
 
-        Records whose outcome was delivered before a time, or was kept until now; tasks whose time-to-live had
-        passed before that time, unless they have an owner who is not gone; and leases that had run out
-        ``LEASES_KEPT_S`` before it.
+        That is a record whose outcome was delivered before ``before``, or was kept after its delivery until a
+        time before ``now``. Unless it has an owner who is not gone, it is also a task whose time-to-live had
+        passed before ``before`` (:attr:`TaskRecord.expires_at`), and a call of which nothing can have run: it
+        is in state ``gathering``, was never answered, and was saved before ``before``. ``Row.is_old`` says
+        all this of a row. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
 
         Args:
-            before: Wall clock, in seconds since the epoch.
+            before: In seconds since the epoch.
             now: Likewise.
             gone: Owners who are gone; see :meth:`owners`.
 
         Returns:
-            How many records were forgotten. A call forgets at most some thousands, so as to be short.
+            How many records were forgotten. A call forgets at most some thousands, so as to be short. It is
+            repeated until it returns 0.
         """
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     async def renew(self, lease: Lease) -> bool:
-        """Store the lease of a process, new or not.
+        """Store the lease of a process, new or not (by ``lease_id``).
 
         Returns:
-            False if it had run out or was not there, so that others may have taken what it covers.
+            Whether it was there and had not run out, its stored ``expires_at`` being no earlier than the new
+            ``renewed_at``. If not, others may have taken what it covers.
         """
 
     @abstractmethod
     def keep_renewing(self, source: LeaseSource) -> None:
         """Renew the lease of this process whenever ``source`` says that it is due.
 
+        A journal that other processes see asks ``source.due()`` about once a second, in a thread of its own,
+        since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
+        does, and then calls ``source.renewed``. If either fails, it asks again later.
+
         The source is held on to until the lease is released or the journal closes. As long as it is, whoever
         comes next in this process finds the lease. A journal that no other process can see does no more.
+        Before the last user's closing forgets a lease, it asks ``source.end()``. A source that is given again
+        is the same one.
         """
 
     @abstractmethod
     async def owners(self, *names: str) -> dict[str, Lease | None]:
-        """Owners, each with the lease that covers it; ``None`` if there is none.
+        """Owners, each with the lease that covers it, run out or not; ``None`` if there is none.
 
+        Which one covers it, its name says; see :meth:`Lease.covers`.
         Who is gone is judged by that, outside of the journal. An owner who was gone stays so: each client has
         a name of its own, and whoever comes back finds its fences overtaken.
 
         Args:
-            names: Of these only, whether or not they own anything. Without names, of all who own a record.
+            names: Of these only, and of each of them, whether or not it owns anything. Without names, of all
+                who own a record of any scope.
         """
 
     @abstractmethod
     async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record, unless it has another one who is not gone.
 
-        Of a record whose outcome was delivered there is nothing left to own. Atomic, also between
-        processes. The fence grows, whoever had it before.
+        Of a record whose outcome was delivered there is nothing left to own. Of many who take at once, also
+        in other processes, one takes it. The fence grows by one, whoever had it before, also if that was
+        ``owner``. Nothing else changes.
 
         Args:
             record_id: Which record.
@@ -294,7 +372,7 @@ class Journal(ABC):
             gone: Owners who are gone; see :meth:`owners`.
 
         Returns:
-            The record as it now stands; ``None`` if there is none.
+            The record as it now stands, taken or not; ``None`` if there is none.
         """
 
     @abstractmethod
@@ -310,7 +388,8 @@ class Journal(ABC):
     ) -> list[Taken]:
         """Become the owner of all records of a scope that are pending and free, and can be read.
 
-        Like :meth:`take` for each, in one write.
+        Like :meth:`take` for each that has no owner or one who is gone, in one transaction. What another
+        process is taking at the moment is passed over. What ``owner`` has already keeps its fence.
 
         Args:
             scope: Endpoint and principal.
@@ -328,8 +407,12 @@ class Journal(ABC):
     async def release(self, *names: str) -> None:
         """Release the outcomes that these owners have, and forget the leases of these names.
 
-        Whatever is unfinished gets an owner whom no lease covers, and who is therefore gone. To be
-        released in good order it has to be saved, with the time when it is due.
+        An outcome that was not delivered has no owner then. Whatever else they own gets the owner
+        ``<name>/left``, whom no lease covers, and who is therefore gone. To be released in good order it has
+        to be saved, with the time when it is due. Fences stay.
+
+        Args:
+            names: Of owners and of leases, in any order. Those that are unknown are passed over.
         """
 
     # ── instructions ──────────────────────────────────────────────────────────────────────────
@@ -338,7 +421,9 @@ class Journal(ABC):
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for whoever drives a call, unless there is one of that name, heeded or not.
 
-        Atomic, also between processes.
+        Of many who leave one of a name at once, also in other processes, one stands, and all are told of that
+        one. None is left once a :meth:`save` has ended the call: of the two, one comes after the other.
+        Whoever listens is told.
 
         Returns:
             The one that stands, which is the one given or the one that was there; ``None`` if there is no
@@ -347,14 +432,15 @@ class Journal(ABC):
 
     @abstractmethod
     async def instructions(self, record_id: str) -> list[Instruction]:
-        """The instructions of a record that are to be heeded, oldest first."""
+        """The instructions of a record that are to be heeded, in the order in which they were left."""
 
     @abstractmethod
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell of instructions that are to be heeded: within this process at once, of others within seconds.
 
         Those that there are already are told of too, within seconds. A listener may hear of one several
-        times, and of records that are not its own. It is told until the function that is returned is called.
+        times, and of records that are not its own. It is told until the function that is returned is called,
+        which waits for nothing, and may be called again.
         """
 
     async def __aenter__(self) -> Self:

@@ -45,7 +45,20 @@ ASKING: Final = ("input_required", "gathering")
 
 
 class Row(NamedTuple):
-    """One row of the table ``records``, whose columns the scripts in ``schema/`` describe."""
+    """A record as columns of plain types, for any database.
+
+    In our own it is a row of the table ``records``. All texts are ASCII, as :func:`escape` makes them. Most
+    columns are fields of the record. Others are there for statements that look for rows.
+
+    Attributes:
+        state: The state as JSON text, which only :meth:`record` reads.
+        status: :attr:`~mcp_tasks_client.TaskRecord.status`.
+        pending: 1 for a task to observe or an outcome that nobody has received, else 0.
+        due_at: When a task is polled next; ``None`` for all that is no task to observe.
+        expires_at: When a task's time-to-live has passed, or until when an outcome is kept after its
+            delivery; see :meth:`is_old`.
+        origin: JSON text.
+    """
 
     record_id: str
     endpoint: str
@@ -109,16 +122,6 @@ class Row(NamedTuple):
             origin=None if record.origin is None else _dump_origin(record.origin),
         )
 
-    def recoded(self, decoder: Codec | None, encoder: Codec | None) -> Self:
-        """The row as it is with another codec.
-
-        Raises:
-            JournalCodecError: The row is not encoded by ``decoder``.
-        """
-        digest = decoded(self.arguments_digest, decoder, self.record_id)
-        state = decoded(self.state, decoder, self.record_id)
-        return self._replace(arguments_digest=encoded(digest, encoder), state=encoded(state, encoder))
-
     @property
     def ended(self) -> bool:
         """Whether the call has its outcome."""
@@ -150,7 +153,7 @@ class Row(NamedTuple):
         return self._replace(owner=owner, fence=self.fence + 1)
 
     def is_old(self, before: float, now: float) -> bool:
-        """Whether it may be forgotten, if nobody owns it; see :meth:`Journal.prune`."""
+        """Whether it may be forgotten, if nobody owns it; see :meth:`~mcp_tasks_client.Journal.prune`."""
         if self.delivered_at is None:
             return self.expires_at is not None and self.expires_at < before
         return self.delivered_at < before or (self.expires_at is not None and self.expires_at < now)

@@ -26,10 +26,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The endpoint and the principal of a record: it is never read or sent beyond them."""
+    """The endpoint and the principal of a record: it is never read or sent beyond them.
+
+    Both are texts of any content and length, which a journal compares byte for byte.
+    """
 
     endpoint: str
+    """The URL of the server without credentials, or the name that the host has given it."""
+
     principal: str = ""
+    """For whom the host acts there; empty if it acts for one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class TaskRecord:
     """
 
     record_id: str
-    """Ours, and random."""
+    """Ours, and random. It tells the record from all others of a journal, whatever their scope."""
 
     scope: Scope
     tool: str | None
@@ -76,9 +82,17 @@ class TaskRecord:
     """SHA-256 of the canonical arguments; the arguments themselves are not stored."""
 
     idempotency_key: str | None = None
+    """A text of the host's; of a scope no two records have the same. ``None`` never meets another."""
+
     state: State = field(repr=False)
+    """Where the call stands. A journal keeps it as text, and need not look into it."""
+
     created_at: float
+    """When the call was made; by it records are old or new."""
+
     updated_at: float
+    """When the record was saved last."""
+
     delivered_at: float | None = None
     """When the outcome was handed to the host; ``None`` while it was not."""
 
@@ -92,10 +106,13 @@ class TaskRecord:
     """The process that made the call; ``None`` in a record of version 0.1."""
 
     owner: str | None = None
-    """The client that drives the call, or drove it when it died; ``None`` once it was released."""
+    """The client that drives the call, or drove it when it died; ``None`` once it was released.
+
+    Its name begins with that of its lease and a slash.
+    """
 
     fence: int = 0
-    """Grows whenever the record is taken, so that a late owner can be told from the present one."""
+    """Grows by one whenever the record is taken, so that a late owner can be told from the present one."""
 
     @property
     def task(self) -> Task | None:

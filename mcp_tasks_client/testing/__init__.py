@@ -27,7 +27,8 @@ microseconds::
 :class:`FaultPlan`        stops, kills, delays or fails a client at any of its commits and sends
 ========================  ======================================================================
 
-The scripted server passes the same contract tests as sessions with real servers.
+The scripted server passes the same contract tests as sessions with real servers. Whoever writes a journal
+has its contract tests in ``mcp_tasks_client.testing.journal_contract``, which alone needs pytest.
 """
 
 from ..engine.observer import POINTS, Point

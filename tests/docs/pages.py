@@ -12,7 +12,7 @@ from typing import Any, Final
 from sybil import Document, Example, Sybil
 from sybil.parsers.myst import CodeBlockParser
 
-__all__ = ["PAGES", "PORT", "ROOT", "TUTORIAL", "has_blocks", "programs", "run_blocks"]
+__all__ = ["PAGES", "PORT", "ROOT", "TUTORIAL", "blocks_of", "has_blocks", "programs", "run_blocks"]
 
 ROOT: Final = Path(__file__).parents[2]
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
@@ -54,6 +54,11 @@ def run_blocks(page: Path, replacements: Mapping[str, str]) -> int:
         else:
             exec(code, names)
     return len(blocks)
+
+
+def blocks_of(page: Path) -> list[str]:
+    """The Python blocks of a page."""
+    return [str(block.parsed) for block in _blocks(page)]
 
 
 def has_blocks(page: Path) -> bool:

@@ -37,12 +37,17 @@ class JournalContract(
 ):
     """The tests that every journal passes, whatever it keeps its records in.
 
-    Subclass it under a name that pytest collects, and override the fixture :meth:`make_journal`.
+    Subclass it under a name that pytest collects, and override the fixture ``make_journal``. It returns a
+    function without arguments that makes a journal, not open yet. All journals that it makes for one test are
+    on the same medium, which is empty when the test begins. Of a medium that is the journal itself, as memory
+    is, it returns that one each time.
 
     All of it happens in one process. Two things are left to whoever writes a journal: that what is written
     survives the death of the process, and that another process sees it.
 
     Attributes:
+        shared: Whether two journals on one medium may be open at the same time, as by two processes. Two of
+            them are then made for one test.
         loops: Event loops, by anyio's names for them, that use one journal object at the same time, each in a
             thread of its own. Empty for a journal that only one event loop at a time may use.
     """
@@ -51,11 +56,7 @@ class JournalContract(
 
     @pytest.fixture
     def make_journal(self) -> Callable[[], Journal]:
-        """Makes journals that are not open. To be overridden.
-
-        All that it makes for one test are on the same medium, which is empty at first. Two of them stand for
-        two processes. Where there can only be one journal, as in memory, it returns that one each time.
-        """
+        """Makes journals that are not open yet. To be overridden."""
         raise NotImplementedError("override make_journal: it returns what makes a journal on an empty medium")
 
     @pytest.fixture

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -19,26 +20,34 @@ __all__ = ["CrossingTests"]
 class CrossingTests:
     """What one has written, the other goes by."""
 
-    async def test_of_two_who_claim_a_key_at_once_one_wins(self, make_journal: Callable[[], Journal]) -> None:
+    shared: ClassVar[bool] = True
+
+    @pytest.fixture
+    async def pair(self, make_journal: Callable[[], Journal]) -> AsyncIterator[tuple[Journal, Journal]]:
+        """Two that are open."""
+        if not self.shared:
+            pytest.skip("one journal at a time is on its medium")
+        with anyio.fail_after(30):
+            async with make_journal() as first, make_journal() as second:
+                yield first, second
+
+    async def test_of_two_who_claim_a_key_at_once_one_wins(self, pair: tuple[Journal, Journal]) -> None:
         told: dict[str, list[TaskRecord]] = {}
 
         async def claim(journal: Journal, key: str) -> None:
             told.setdefault(key, []).append(await journal.claim(record(idempotency_key=key)))
 
-        with anyio.fail_after(30):
-            async with make_journal() as first, make_journal() as second:
-                async with anyio.create_task_group() as tasks:
-                    for number in range(10):
-                        for journal in (first, second):
-                            tasks.start_soon(claim, journal, f"order-{number}")
-                stand = await first.records(SCOPE)
+        first, second = pair
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                for journal in (first, second):
+                    tasks.start_soon(claim, journal, f"order-{number}")
+        stand = await first.records(SCOPE)
 
         assert sorted(one.idempotency_key or "" for one in stand) == sorted(told)
         assert told == {one.idempotency_key: [one, one] for one in stand}
 
-    async def test_two_who_take_at_once_share_what_there_is(
-        self, make_journal: Callable[[], Journal]
-    ) -> None:
+    async def test_two_who_take_at_once_share_what_there_is(self, pair: tuple[Journal, Journal]) -> None:
         given = [record(state=observing(), created_at=float(number)) for number in range(100)]
         taken: dict[str, list[str]] = {"a/1": [], "b/1": []}
 
@@ -49,38 +58,33 @@ class CrossingTests:
                     return
                 taken[owner] += new
 
-        with anyio.fail_after(30):
-            async with make_journal() as first, make_journal() as second:
-                async with anyio.create_task_group() as tasks:
-                    for one in given:
-                        tasks.start_soon(first.save, one)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(take, first, "a/1")
-                    tasks.start_soon(take, second, "b/1")
+        first, second = pair
+        async with anyio.create_task_group() as tasks:
+            for one in given:
+                tasks.start_soon(first.save, one)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, first, "a/1")
+            tasks.start_soon(take, second, "b/1")
 
         assert sorted(taken["a/1"] + taken["b/1"]) == sorted(one.record_id for one in given)
 
-    async def test_what_one_has_taken_the_other_does_not_write(
-        self, make_journal: Callable[[], Journal]
-    ) -> None:
+    async def test_what_one_has_taken_the_other_does_not_write(self, pair: tuple[Journal, Journal]) -> None:
         late = record(state=observing(), owner="a/1")
-        with anyio.fail_after(30):
-            async with make_journal() as first, make_journal() as second:
-                await first.save(late)
-                taken = await second.take(late.record_id, "b/1", {"a/1"})
-                assert taken is not None
-                with pytest.raises(DrivenElsewhereError):
-                    await first.save(replace(late, state=finished()), known=True)
-                assert await only(first) == await only(second) == taken.record
+        first, second = pair
+        await first.save(late)
+        taken = await second.take(late.record_id, "b/1", {"a/1"})
+        assert taken is not None
+        with pytest.raises(DrivenElsewhereError):
+            await first.save(replace(late, state=finished()), known=True)
+        assert await only(first) == await only(second) == taken.record
 
     async def test_whoever_listens_is_told_of_what_another_leaves(
-        self, make_journal: Callable[[], Journal]
+        self, pair: tuple[Journal, Journal]
     ) -> None:
         given, heard = record(state=observing()), Heard()
-        with anyio.fail_after(30):
-            async with make_journal() as first, make_journal() as second:
-                await first.save(given)
-                stop = second.listen(heard)
-                await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
-                assert await heard.wait_for(given.record_id)
-                stop()
+        first, second = pair
+        await first.save(given)
+        stop = second.listen(heard)
+        await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+        assert await heard.wait_for(given.record_id)
+        stop()

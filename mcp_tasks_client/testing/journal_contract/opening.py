@@ -71,14 +71,24 @@ class OpeningTests:
             with pytest.raises(JournalError):
                 await journal.save(record())
 
-    async def test_opened_again_it_has_what_it_had(self, make_journal: Callable[[], Journal]) -> None:
-        journal, given = make_journal(), record(idempotency_key="order-42", state=observing())
+    async def test_whoever_opens_it_next_finds_what_there_was(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        given = record(idempotency_key="order-42", state=observing(), owner="a/1")
+        left, theirs = Instruction("answer", "{}", 7.0), lease("a")
         with anyio.fail_after(30):
-            async with journal:
-                await journal.save(given)
-            async with journal:
-                assert await journal.records(SCOPE, pending=True) == [given]
-                assert await journal.claim(record(idempotency_key="order-42")) == given
+            async with make_journal() as journal:
+                await journal.claim(given)
+                await journal.renew(theirs)
+                await journal.instruct(given.record_id, left)
+                taken = await journal.take(given.record_id, "a/1")
+                assert taken is not None
+            for following in (journal, make_journal()):
+                async with following:
+                    assert await following.records(SCOPE, pending=True) == [taken.record]
+                    assert await following.claim(record(idempotency_key="order-42")) == taken.record
+                    assert await following.owners() == {"a/1": theirs}
+                    assert await following.instructions(given.record_id) == [left]
 
     async def test_left_without_waiting_it_is_closed_and_can_be_opened_again(
         self, make_journal: Callable[[], Journal]
