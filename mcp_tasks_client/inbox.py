@@ -231,7 +231,7 @@ class Inbox:
             raise TypeError(f"not a TaskRecord, as from inbox.record(), but a {type(record).__name__}")
         if not self._shows(record):
             raise ValueError("this inbox is for other calls; take the record from its records()")
-        return self._opened().adopt(record)
+        return self._opened().live_of(record)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
@@ -244,7 +244,7 @@ class Inbox:
         """
         if self._store is not None:
             raise TasksClientError("This inbox is open already. Make another one.")
-        # Its clients own what they drive. An inbox is one that never owns anything.
+        # A CallStore takes a lease once it owns something. That of an inbox never does.
         self._store = CallStore(self._journal, PollPolicy(), self._environment)
         try:
             await self._journal.open()

@@ -183,8 +183,7 @@ def question_id(record_id: str, asked: states.Question) -> str:
 
 def asked_under(record: TaskRecord, key: str) -> states.Question | None:
     """The question of a call that has this key of the server's, answered or not."""
-    questions: tuple[states.Question, ...] = getattr(record.state, "questions", ())
-    return next((q for q in questions if q.key == key), None)
+    return next((q for q in states.questions_of(record.state) if q.key == key), None)
 
 
 def record_of(question_id: str) -> str:
@@ -250,6 +249,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
 
 
 def _waiting(record: TaskRecord) -> list[states.Question]:
+    """The questions that anybody may still answer."""
     match record.state:
         case states.Gathering(questions=questions):
             return [q for q in questions if q.unanswered]
@@ -269,7 +269,7 @@ def answer_instruction(record_id: str, asked: states.Question, answer: JSONObjec
 
 def instructed_key(record: TaskRecord, name: str) -> str | None:
     """The server's key of the question that an instruction answers; ``None`` if it needs no answer."""
-    questions = getattr(record.state, "questions", ())
+    questions = states.questions_of(record.state)
     names = {question_id(record.record_id, q): q.key for q in questions if q.unanswered}
     return names.get(name)
 
@@ -316,7 +316,7 @@ def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> stat
         raise _withdrawn("there is no such call here")
     if record.finished:
         raise _withdrawn("its call is over")
-    questions: tuple[states.Question, ...] = getattr(record.state, "questions", ())
+    questions = states.questions_of(record.state)
     asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
     if asked is not None and not asked.unanswered:
         raise _already_answered(same=asked.answer == answer)

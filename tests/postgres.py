@@ -48,11 +48,12 @@ class PostgresServer:
 
     Attributes:
         dsn: How to connect to it.
+        data: Where it keeps its data.
     """
 
     def __init__(self, folder: Path, users: IO[bytes]) -> None:
         self.dsn = f"host={folder / 'data'} user=postgres dbname=postgres"
-        self._data = folder / "data"
+        self.data = folder / "data"
         self._down = folder / "down"
         self._users = users
 
@@ -80,14 +81,14 @@ class PostgresServer:
     def stop(self, how: Literal["fast", "immediate"]) -> None:
         """Have the server end, and stay down."""
         self._down.touch()
-        pid = int((self._data / "postmaster.pid").read_text().split()[0])
+        pid = int((self.data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGINT if how == "fast" else signal.SIGQUIT)
         _until(lambda: not _lives(pid))
 
     def start(self) -> None:
         """Have it run again."""
         self._down.unlink()
-        _until(lambda: read(self._data / "postmaster.pid").rstrip().endswith("ready"))
+        _until(lambda: read(self.data / "postmaster.pid").rstrip().endswith("ready"))
 
     def leave(self) -> None:
         """Use it no longer."""
@@ -150,7 +151,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         users = _take_part(Path(read(note))) if read(note) else None
         if users is None:
             server = PostgresServer.started()
-            note.write_text(str(server._data.parent))
+            note.write_text(str(server.data.parent))
         else:
             server = PostgresServer(Path(read(note)), users)
     yield server.dsn

@@ -16,6 +16,7 @@ import anyio
 
 from ..errors import InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
+from ..machine.states import questions_of
 from ..uncut import in_loop, run_to_its_end
 from .endpoint import Endpoint
 from .environment import LEASE_S
@@ -47,7 +48,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         self._turn = anyio.Lock()
         self._alarm: Signal | None = None
         self._look_at = -math.inf
-        self._is_new = False  # whether to look before it is time
+        self._looks_early = False  # whether to look before it is time
         self._found: deque[HandleT] = deque()
         # By record_id: what was taken up here, and is not to be taken up once more yet.
         self._taken: dict[str, LiveCall] = {}
@@ -106,7 +107,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             self._wake()
 
     def _wake(self) -> None:
-        self._is_new = True
+        self._looks_early = True
         if self._alarm is not None:
             self._alarm.set()
 
@@ -119,9 +120,9 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         if is_time:
             self._look_at = now + self._pause_s
             self._told.clear()
-        if not (is_time or self._is_new):
+        if not (is_time or self._looks_early):
             return
-        self._is_new = False
+        self._looks_early = False
         resting = await self._resting(is_time)
         room = None
         if self._limit is not None:
@@ -137,7 +138,8 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         for call in new:
             self._taken[call.record.record_id] = call
             self._found.append(self._make(call))
-        self._is_new = self._is_new or bool(new)  # there may be more, since what has ended takes no room
+        if new:
+            self._looks_early = True  # there may be more, since what has ended takes no room
         await self._endpoint.take_up(new)
 
     async def _resting(self, is_time: bool) -> set[str]:
@@ -160,5 +162,4 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
 
 def _asked(record: TaskRecord) -> tuple[str, frozenset[str]]:
     """What a parked call waits for: its status, and the keys of the questions without an answer."""
-    questions = getattr(record.state, "questions", ())
-    return record.status, frozenset(question.key for question in questions if question.unanswered)
+    return record.status, frozenset(q.key for q in questions_of(record.state) if q.unanswered)

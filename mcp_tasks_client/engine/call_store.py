@@ -122,7 +122,7 @@ class CallStore:
             self._remembered.add(call)
         return call
 
-    def adopt(self, record: TaskRecord) -> LiveCall:
+    def live_of(self, record: TaskRecord) -> LiveCall:
         """The live call of a record that was read from the journal."""
         return self.add(LiveCall(record, Nobody(ours_until=None)))
 
@@ -148,7 +148,8 @@ class CallStore:
 
         Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
         kept in ``call.uncommitted``, so that a full disk costs neither. Where another client has taken the
-        record, only replies are kept. Of an answer the first one counts that anybody has left in the journal.
+        record, only replies are kept. If somebody has left another answer in the journal before, that one is
+        committed.
 
         Raises:
             JournalError: The commit failed; the state is what it was.
@@ -350,7 +351,8 @@ class CallStore:
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
         while not call.ours:
-            await run_to_its_end(self._take, call)  # or the journal says that it is ours, and we do not
+            # To its end: cut in two, the journal would name us as the owner, ``call.ownership`` would not.
+            await run_to_its_end(self._take, call)
             if isinstance(call.ownership, Theirs):
                 return False
         return True  # a driver that was leaving has released it in between, and then it is taken once more
@@ -426,7 +428,7 @@ class CallStore:
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
-            call = self.adopt(one.record)
+            call = self.live_of(one.record)
             async with _Turn(call):
                 # A call that was being released just then is taken by itself, when it is driven again.
                 if _fence_of(call) < one.record.fence:
@@ -440,8 +442,10 @@ class CallStore:
         if record.owner != self._owner:
             call.ownership, call.record = Theirs(), record
             return
-        if record.fence == _fence_of(call) + 1 and _fence_of(call) >= 0:
-            # Nobody else had it since, so we know better than the journal, which holds only changes.
+        # Each who takes a record raises its fence by one.
+        nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
+        if nobody_had_it_since:
+            # The journal holds changes alone, so that our own record is the newer one.
             call.record = replace(call.record, owner=record.owner, fence=record.fence)
             call.due_is_exact = True
         else:

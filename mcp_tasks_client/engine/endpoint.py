@@ -20,7 +20,7 @@ from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
-from ..machine.states import Calling
+from ..machine.states import Calling, questions_of
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
 from ..question import Question, check_open, open_questions, read_questions, record_of
@@ -160,7 +160,7 @@ class Endpoint:
             raise TasksClientError("The answers belong to a call with other arguments. Repeat those.")
         if call.tool_call is None:
             call.tool_call = tool_call
-        asked = {q.key: q.request or {} for q in getattr(call.record.state, "questions", ()) if q.unanswered}
+        asked = {q.key: q.request or {} for q in questions_of(call.record.state) if q.unanswered}
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
             for key, answer in given.items():

@@ -76,7 +76,7 @@ class Idempotency:
             raise
         if standing.record_id == record.record_id:
             return call
-        joined = self._store.adopt(standing)
+        joined = self._store.live_of(standing)
         try:
             return await run_to_its_end(self._join, joined, standing, tool_call, on_unknown)
         except anyio.get_cancelled_exc_class():

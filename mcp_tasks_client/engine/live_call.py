@@ -14,7 +14,7 @@ from ..errors import JournalError, TasksClientError
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
 from ..machine.record import TaskRecord
-from ..machine.states import Observing
+from ..machine.states import Observing, questions_of
 from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import name_tool
@@ -233,11 +233,11 @@ class LiveCall:
         state = self.record.state
         if isinstance(state, Observing) and key not in state.outstanding:
             return False
-        return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
+        return any(q.key == key and q.unanswered for q in questions_of(state))
 
     def answer_to(self, key: str) -> JSONObject | None:
         """The answer that a question has, sent or not; ``None`` if it has none."""
-        questions = getattr(self.record.state, "questions", ())
+        questions = questions_of(self.record.state)
         return next((q.answer or {} for q in questions if q.key == key and not q.unanswered), None)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────

@@ -61,7 +61,7 @@ class Recovery:
         with self._store.remembering():
             records = await self._store.journal.records(self._scope, delivered_since=since)
             ours = (None, self._maker.application)
-            return [self._store.adopt(record) for record in records if record.application in ours]
+            return [self._store.live_of(record) for record in records if record.application in ours]
 
     async def find(self, wanted: str | TaskReference, label: str | None) -> LiveCall:
         """The live call of a task that is known by its ID or reference.
@@ -92,7 +92,7 @@ class Recovery:
             if known is None and record_id:
                 known = await self._store.journal.by_id(record_id)
             if known is not None and known.scope == self._scope and (record_id is not None or not known.gone):
-                return self._store.adopt(known)
+                return self._store.live_of(known)
             if task_id:
                 return self._attach(task_id, tool, known, label)
         raise ValueError(
@@ -104,7 +104,7 @@ class Recovery:
         """The live call of a record; ``None`` if there is none of that ID, or it is another scope's."""
         with self._store.remembering():
             record = await self._store.journal.by_id(record_id)
-            return None if record is None or record.scope != self._scope else self._store.adopt(record)
+            return None if record is None or record.scope != self._scope else self._store.live_of(record)
 
     def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None, label: str | None) -> LiveCall:
         # The same for all who attach it at the same time, so that one of them gets to drive it.

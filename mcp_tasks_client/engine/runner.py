@@ -173,7 +173,7 @@ class Runner:
         left_off = call.record.state
         while call.uncommitted:
             actions = await self.store.apply_uncommitted(call)
-            await self.perform(call, _unsent(actions))
+            await self.perform(call, _without_sends(actions))
         state = call.record.state
         was_resting = isinstance(left_off, Observing | Gathering)
         # A round whose refusal could not be committed is a resting one from here on.
@@ -240,11 +240,11 @@ class Runner:
             call.attempt = None
         if isinstance(event, CallRefused) and not attempt.has_left:
             call.next_send = send  # for whoever waits again, or when what failed is mended
-        kept = call.next_send
+        unsent = call.next_send
         await self.step(call, event)
         if isinstance(event, CallLost):
             raise lost_reply(call.record, error)
-        if isinstance(event, CallRefused) and call.next_send is kept and not call.record.finished:
+        if isinstance(event, CallRefused) and call.next_send is unsent and not call.record.finished:
             if error is not None:
                 raise error
             # It was taken back, because nobody waited. Whoever waits again has it sent after all.
@@ -321,7 +321,7 @@ class Runner:
             DrivenElsewhereError: Another client has taken the record.
         """
         for event in await self._instructions.read(call):
-            await self.perform(call, _unsent(await self.store.apply(call, event)))
+            await self.perform(call, _without_sends(await self.store.apply(call, event)))
 
     async def _heed(self, call: LiveCall) -> None:
         """Do what others have left in the journal for a call."""
@@ -401,7 +401,7 @@ class Runner:
             await self.step(call, await self._requests.update(call, answers))
 
 
-def _unsent(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+def _without_sends(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """What is to be done before a call is resumed. What there is to send is sent by resuming it."""
     return tuple(action for action in actions if not isinstance(action, SendAnswers | SendCancel))
 

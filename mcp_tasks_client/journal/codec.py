@@ -77,8 +77,8 @@ def decoded(text: str | None, codec: Codec | None, record_id: str) -> str | None
         if codec is None:
             return text
         raise JournalCodecError(
-            f"the journal's record {record_id!a} was stored without a codec; see its call through with a "
-            "journal without codec=, and begin another file or schema for what is to be encoded"
+            f"the journal's record {record_id!a} was stored without a codec; give the journal none, or have "
+            "python -m mcp_tasks_client.journal.copy --encrypt make an encrypted copy"
         )
     if codec is None:
         raise JournalCodecError(

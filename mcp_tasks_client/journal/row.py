@@ -122,6 +122,16 @@ class Row(NamedTuple):
             origin=None if record.origin is None else _dump_origin(record.origin),
         )
 
+    def recoded(self, decoder: Codec | None, encoder: Codec | None) -> Self:
+        """The row as it is with another codec.
+
+        Raises:
+            JournalCodecError: The row is not encoded by ``decoder``.
+        """
+        digest = decoded(self.arguments_digest, decoder, self.record_id)
+        state = decoded(self.state, decoder, self.record_id)
+        return self._replace(arguments_digest=encoded(digest, encoder), state=encoded(state, encoder))
+
     @property
     def ended(self) -> bool:
         """Whether the call has its outcome."""

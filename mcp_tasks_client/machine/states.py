@@ -216,3 +216,8 @@ class Finished:
 
 
 State: TypeAlias = Calling | Gathering | OutcomeUnknown | Observing | Finished
+
+
+def questions_of(state: State) -> tuple[Question, ...]:
+    """The server's questions that a call knows of, answered or not."""
+    return state.questions if isinstance(state, Gathering | Observing) else ()

@@ -328,7 +328,7 @@ async def test_what_was_to_be_sent_before_another_client_had_the_call_is_not_sen
         await ours.claim(call)
         call.next_send = SendCall()
         await ours.release(call)
-        taken = theirs.adopt(call.record)
+        taken = theirs.live_of(call.record)
         assert await theirs.take(taken)
         await theirs.release(taken)
         assert await ours.take(call)

@@ -194,7 +194,11 @@ async def test_what_fernet_stores_is_a_token_that_any_other_program_can_read(pat
 MISMATCHES: Final = {
     "another key": (RIGHT, WRONG, "cannot decode .* give it the key"),
     "no codec": (RIGHT, None, "is encoded; give the journal the codec="),
-    "a codec too many": (None, RIGHT, "was stored without a codec; see its call through"),
+    "a codec too many": (
+        None,
+        RIGHT,
+        "was stored without a codec; give .*copy --encrypt",
+    ),
 }
 
 
@@ -394,6 +398,54 @@ async def test_a_copy_is_encoded_as_it_was(
         async with PostgresJournal(postgres, schema=schema, codec=RIGHT) as database:
             assert await database.records(None) == [given]
             assert await database.instructions(given.record_id) == [ANSWER]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_copy_can_be_encrypted_get_another_key_and_be_decrypted(path: Path) -> None:
+    given = record(state=finished(), arguments_digest="ab" * 32, idempotency_key="order-42", delivered_at=5.0)
+    asking = record(state=observing())
+    old, new = path.with_name("old.keys"), path.with_name("new.keys")
+    old.write_bytes(OLD + b"\n")
+    new.write_bytes(NEW + b"\n" + OLD + b"\n")
+    files = [path, *(path.with_name(f"{name}.sqlite3") for name in ("first", "second", "third"))]
+    with anyio.fail_after(30):
+        async with SqliteJournal(path) as journal:
+            for one in (given, asking):
+                await journal.save(one)
+            await journal.instruct(asking.record_id, ANSWER)
+        steps = (
+            ["--encrypt", str(old)],
+            ["--decrypt", str(old), "--encrypt", str(new)],
+            ["--decrypt", str(new)],
+        )
+        for source, target, options in zip(files, files[1:], steps, strict=False):
+            assert copy([str(source), str(target), *options]) == 0
+        for file, codec in zip(files, (None, FernetCodec(OLD), FernetCodec(NEW), None), strict=True):
+            async with SqliteJournal(file, codec=codec) as journal:
+                assert await journal.records(None) == [given, asking]
+                assert await journal.by_key(SCOPE, "order-42") == given
+                assert await journal.instructions(asking.record_id) == [ANSWER]
+
+
+def test_a_copy_with_the_wrong_keys_copies_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def write() -> None:
+        async with SqliteJournal(path, codec=RIGHT) as journal:
+            for _ in range(3):
+                await journal.save(record(state=observing()))
+
+    anyio.run(write)
+    wrong, none, target = (path.with_name(name) for name in ("wrong.keys", "none.keys", "target.sqlite3"))
+    wrong.write_bytes(NEW)
+    none.touch()
+    for options in (["--decrypt", str(wrong)], ["--encrypt", str(wrong)]):
+        assert copy([str(path), str(target), *options]) == 1
+        assert "record 'record-" in capsys.readouterr().err
+        with closing(connect(target)) as connection:
+            assert connection.execute("SELECT count(*) FROM records").fetchone() == (0,)
+    for keys, why in ((none, "needs a key"), (path.with_name("nowhere"), "No such file")):
+        with pytest.raises(SystemExit):
+            copy([str(path), str(target), "--encrypt", str(keys)])
+        assert why in capsys.readouterr().err
 
 
 # ── one kind is never taken for the other ─────────────────────────────────────────────────────────

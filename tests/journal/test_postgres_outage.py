@@ -20,7 +20,7 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import Instruction, Lease
-from mcp_tasks_client.journal.postgres import queries, writer
+from mcp_tasks_client.journal.postgres import database, queries
 from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work
@@ -153,6 +153,43 @@ async def test_a_write_waits_for_a_server_that_takes_none(
         assert await journal.records(SCOPE) == [given]
     finally:
         again.join()
+
+
+async def test_the_password_is_asked_for_with_each_connection(server: PostgresServer) -> None:
+    """It is changed, and those who keep it are away for a moment."""
+    rules = server.data / "pg_hba.conf"
+    rules.write_text(f"local all rotating scram-sha-256\n{rules.read_text()}")
+    run(server, "CREATE ROLE rotating LOGIN PASSWORD 'first'")
+    run(server, "GRANT CREATE ON DATABASE postgres TO rotating")
+    run(server, "SELECT pg_reload_conf()")
+    answers: list[str | Exception] = ["first", OSError("no route"), "second"]
+    heard = Heard()
+
+    def password() -> str:
+        assert threading.current_thread().name.startswith("mcp-tasks-"), "where it may block"
+        answer = answers[0]
+        if len(answers) == 2:
+            del answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with anyio.fail_after(40):
+        journal = PostgresJournal(f"{server.dsn} user=rotating", password=password, schema=f"{SCHEMA}_7")
+        async with journal:
+            await journal.save(given := record(state=observing()))
+            stop = journal.listen(heard)
+            run(server, "ALTER ROLE rotating PASSWORD 'second'")
+            del answers[0]
+            cut_all(server)
+            await journal.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+            assert await heard.wait_for(given.record_id)
+            stop()
+            answers[:] = ["third"]
+            cut_all(server)
+            with pytest.raises(JournalError, match="password authentication failed") as raised:
+                await journal.save(record())
+            assert "third" not in str(raised.value)
 
 
 async def test_a_process_that_was_idle_for_so_long_that_it_was_forgotten_goes_on(
@@ -393,7 +430,7 @@ async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
 ) -> None:
     texts = {**queries.texts(), "sleep": "SELECT pg_sleep(30)"}
     monkeypatch.setattr(queries, "texts", lambda: texts)
-    monkeypatch.setattr(writer, "connect", partial(connect, transaction_limit_s=1))
+    monkeypatch.setattr(database, "connect", partial(connect, transaction_limit_s=1))
     failed: list[JournalError] = []
     with anyio.fail_after(40):
         async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_6", outage_s=1.5) as journal:

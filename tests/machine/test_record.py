@@ -17,7 +17,9 @@ from mcp_tasks_client.machine.states import (
     LastFailure,
     Observing,
     Outcome,
+    Question,
     State,
+    questions_of,
 )
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.task import read_task
@@ -64,6 +66,15 @@ def test_an_observed_task_says_when_it_is_polled_next() -> None:
     assert observing().due_at == 11.0
     assert finished(Completed(result={})).due_at is None
     assert record(Calling()).due_at is None
+
+
+def test_only_what_gathers_answers_and_a_task_have_questions() -> None:
+    asked = (Question(key="name", digest="d"),)
+    assert questions_of(Gathering(round=0, request_state=None, questions=asked)) == asked
+    state = observing().state
+    assert isinstance(state, Observing)
+    assert questions_of(replace(state, questions=asked)) == asked
+    assert questions_of(Calling(gathered=Gathering(round=0, request_state=None, questions=asked))) == ()
 
 
 def test_what_fails_is_known_of_an_observed_task_and_of_a_call_without_a_slot() -> None:

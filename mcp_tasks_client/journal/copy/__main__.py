@@ -2,6 +2,8 @@
 
 Each is the path of a SQLite file or the address of a PostgreSQL database. The journal at ``TO`` has to be
 empty. The one at ``FROM`` stays as it is: use it no longer, since both would see to the same tasks.
+
+Encoded records are copied as they are, unless ``--decrypt`` or ``--encrypt`` names a file of keys.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import JournalError
+from ..encryption import FernetCodec
 from .file import SqliteMedium
 from .medium import Medium, copy
 
@@ -28,10 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", metavar="FROM", help=where)
     parser.add_argument("target", metavar="TO", help=f"{where}; it has to be empty")
     parser.add_argument("--schema", default="mcp_tasks_client", help="of the journal in PostgreSQL")
+    keys = "a file of Fernet keys, one a line;"
+    parser.add_argument("--decrypt", metavar="KEYS", type=_codec, help=f"{keys} FROM is encrypted with these")
+    parser.add_argument("--encrypt", metavar="KEYS", type=_codec, help=f"{keys} the first one encrypts TO")
     given = parser.parse_args(arguments)
     try:
         records, instructions = copy(
-            *(_medium(where, given.schema) for where in (given.source, given.target))
+            *(_medium(where, given.schema) for where in (given.source, given.target)),
+            decoder=given.decrypt,
+            encoder=given.encrypt,
         )
     except JournalError as error:
         sys.stderr.write(f"{error}\n")
@@ -41,6 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "journal, and remove the old one: whoever opens it would see to the same tasks.\n"
     )
     return 0
+
+
+def _codec(path: str) -> FernetCodec:
+    """The codec of a file of keys."""
+    try:
+        return FernetCodec(*Path(path).read_text().split())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _medium(where: str, schema: str) -> Medium:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from ...errors import JournalError, JournalLockedError
+from ..codec import Codec, decoded, encoded
 from ..row import Row
 
 __all__ = ["Instructed", "Medium", "copy"]
@@ -56,14 +57,23 @@ class Medium(ABC):
         """Add some."""
 
 
-def copy(source: Medium, target: Medium) -> tuple[int, int]:
+def copy(
+    source: Medium, target: Medium, *, decoder: Codec | None = None, encoder: Codec | None = None
+) -> tuple[int, int]:
     """Copy a journal.
+
+    Args:
+        source: From where.
+        target: Where to.
+        decoder: What has encoded the records of the source.
+        encoder: Encodes those of the target. Without both codecs, records are copied as they are.
 
     Returns:
         How many records and instructions.
 
     Raises:
         JournalLockedError: A process has one of them open.
+        JournalCodecError: A record is not encoded by ``decoder``. The target stays as it was.
         JournalError: The target is not empty, or one of them could not be read or written. The target stays
             as it was.
     """
@@ -78,11 +88,19 @@ def copy(source: Medium, target: Medium) -> tuple[int, int]:
             raise JournalError(
                 f"the journal {target} has {target.count()} records already; copy to an empty one"
             )
+        recodes = decoder is not None or encoder is not None
         records = instructions = 0
         for rows in _some(source.records()):
+            if recodes:
+                rows = [row.recoded(decoder, encoder) for row in rows]
             target.write(rows, ())
             records += len(rows)
         for left in _some(source.instructions()):
+            if recodes:
+                left = [
+                    (key, name, encoded(decoded(body, decoder, key), encoder), at, heeded)
+                    for key, name, body, at, heeded in left
+                ]
             target.write((), left)
             instructions += len(left)
     return records, instructions

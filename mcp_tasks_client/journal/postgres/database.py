@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import select
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Final, TypeAlias
 
@@ -67,11 +68,14 @@ _AWAY: Final = re.compile(
 """What a server says that will take connections again."""
 
 
-def connect(dsn: str, *, transaction_limit_s: int = 60) -> Connection:
+def connect(
+    dsn: str, password: Callable[[], str] | None = None, *, transaction_limit_s: int = 60
+) -> Connection:
     """A connection that commits each statement, or each pipeline.
 
     Args:
         dsn: Where to, as libpq takes it.
+        password: Called for the password; ``None`` is what ``dsn`` and libpq have.
         transaction_limit_s: Seconds after which the server ends a transaction, where it can (since version
             17), so that a process that was suspended in the middle of one holds up nobody for longer.
 
@@ -81,7 +85,11 @@ def connect(dsn: str, *, transaction_limit_s: int = 60) -> Connection:
     """
     given = conninfo_to_dict(dsn)
     unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
-    address = make_conninfo(dsn, **unless_given)
+    try:
+        secret = {} if password is None else {"password": password()}
+    except Exception as error:
+        raise psycopg.OperationalError(f"password() raised {type(error).__name__}: {error}") from error
+    address = make_conninfo(dsn, **unless_given, **secret)
     connection = psycopg.connect(address, autocommit=True)
     try:
         if _is_shared(connection, address):  # before a setting of ours reaches other programs

@@ -58,9 +58,13 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         dsn: Where the database is, as libpq takes it: ``postgresql://user@host/database`` or
             ``host=… dbname=…``. Empty is what the environment variables of libpq say. Of several hosts it is
             the one that takes writes, also after a failover.
+        password: Called for the password whenever a connection is made, in a thread, where it may block: for
+            one that changes, such as an IAM token. While it raises, the database counts as away. ``None`` is
+            what ``dsn`` says.
         schema: The schema that holds the journal's tables; it is made where it is not there.
         outage_s: Seconds for which each read or write waits while the database is away. Of several journals
-            of a process that keep the same schema, the one counts that opened it first.
+            of a process that keep the same schema, this and ``password`` count of the one that opened it
+            first.
         codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
             :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
@@ -78,6 +82,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         self,
         dsn: str = "",
         *,
+        password: Callable[[], str] | None = None,
         schema: str = "mcp_tasks_client",
         outage_s: float = 30.0,
         codec: Codec | None = None,
@@ -91,13 +96,14 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
-        from .database import describe, parse
+        from .database import connect, describe, parse
         from .writer import PostgresThread
 
         self._identity = ("postgresql", parse(dsn), schema)
         self._clock = DatabaseClock.of(self._identity)
-        make = partial(PostgresThread, self._identity, dsn, schema, outage_s, _renew, _end_leases)
-        super().__init__(describe(dsn, schema), partial(PostgresThread.joined, self._identity, make))
+        name, reach = describe(dsn, schema), partial(connect, dsn, password)
+        make = partial(PostgresThread, self._identity, reach, name, schema, outage_s, _renew, _end_leases)
+        super().__init__(name, partial(PostgresThread.joined, self._identity, make))
 
     @property
     def identity(self) -> Hashable:

@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 
 from ...errors import JournalError
-from .database import Connection, connect
+from .database import Connection
 
 __all__ = ["Listener"]
 
@@ -26,13 +26,15 @@ class Listener:
     """A thread that listens, from now on.
 
     Args:
-        dsn: Where the database is.
+        connect: Makes a connection.
         channel: What to listen to.
         hear: Told the payloads of what was notified; with none of them, that something may have been missed.
     """
 
-    def __init__(self, dsn: str, channel: str, hear: Callable[[Collection[str]], object]) -> None:
-        self._dsn = dsn
+    def __init__(
+        self, connect: Callable[[], Connection], channel: str, hear: Callable[[Collection[str]], object]
+    ) -> None:
+        self._connect = connect
         self._channel = channel
         self._hear = hear
         self._stopped, self._stop = socket.socketpair()
@@ -48,7 +50,7 @@ class Listener:
         try:
             while not self._waits_for(None, 0):
                 try:
-                    with connect(self._dsn) as connection:
+                    with self._connect() as connection:
                         self._listen(connection)
                 except (psycopg.Error, JournalError) as error:
                     logger.debug("nothing is heard of other processes for a while: %s", error)

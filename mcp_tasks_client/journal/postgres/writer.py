@@ -31,7 +31,7 @@ from .. import thread
 from ..base import Lease
 from ..thread import Job, JournalThread
 from .clock import DatabaseClock
-from .database import ENDS, Connection, NotEnrolled, connect, describe, explain, is_away, is_lost, migrate
+from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, migrate
 from .listener import Listener
 from .queries import Queries
 from .work import Found, Work, in_turn, values_of
@@ -78,7 +78,8 @@ class PostgresThread(JournalThread[Work]):
 
     Args:
         key: What tells the journal from others in this process.
-        dsn: Where the database is.
+        connect: Makes a connection.
+        name: What the journal is called in messages.
         schema: The schema of the journal.
         outage_s: Seconds for which what is asked for waits while the database is away.
         renewal: Makes the work that stores a lease.
@@ -88,13 +89,14 @@ class PostgresThread(JournalThread[Work]):
     def __init__(
         self,
         key: Hashable,
-        dsn: str,
+        connect: Callable[[], Connection],
+        name: str,
         schema: str,
         outage_s: float,
         renewal: Callable[[Lease], Work],
         end_leases: Callable[[list[str]], Work],
     ) -> None:
-        self._dsn = dsn
+        self._make_connection = connect
         self._schema = schema
         self._outage_s = outage_s
         self._make_renewal = renewal
@@ -107,7 +109,7 @@ class PostgresThread(JournalThread[Work]):
         self._listener: Listener | None = None
         self._look_at = 0.0  # when to look whether others have left instructions
         self._clock = DatabaseClock.of(key)
-        super().__init__(key, describe(dsn, schema), outage_s)
+        super().__init__(key, name, outage_s)
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
@@ -120,7 +122,7 @@ class PostgresThread(JournalThread[Work]):
         stop = super().listen(listener)
         with self._lock:
             if self._listener is None:
-                self._listener = Listener(self._dsn, self._schema, self._hear)
+                self._listener = Listener(self._make_connection, self._schema, self._hear)
         return stop
 
     def _hear(self, record_ids: Collection[str]) -> None:
@@ -262,7 +264,7 @@ class PostgresThread(JournalThread[Work]):
         while True:
             connection: Connection | None = None
             try:
-                connection = connect(self._dsn)
+                connection = self._make_connection()
                 self._make_ready(connection)
                 self._connection = connection
                 return
