@@ -206,7 +206,7 @@ class Real(Server):
         Case("ask_model_and_roots", {}, {"result": "4 in file:///tmp"}, ["model", "roots"]),
         Case("ask_then_task", {"item": "tea"}, {"result": "tea, after a question"}, ["What is your name?"]),
     )
-    slow = Case("slow", {"seconds": 0.2}, {"result": "rested"})
+    slow = Case("slow", {"seconds": 0.5}, {"result": "rested"})
     question = refused_question = asking[0]
     tool_error, rpc_failure = Case("fail_tool", {}, None), Case("fail_rpc", {}, None)
     endless = "cancelable"
@@ -255,7 +255,7 @@ class Older(Server):
         ),
         Case("samples", _SOON, "4", ["model"]),
     )
-    slow = Case("slow", {"duration_ms": 200, **_SOON}, "rested")
+    slow = Case("slow", {"duration_ms": 500, **_SOON}, "rested")
     question = refused_question = asking[0]
     tool_error, rpc_failure = Case("fails", {"how": "result"}, None), Case("fails", {}, None)
     failure = -32603, "quota exceeded", None

@@ -737,8 +737,15 @@ async def stopped(how: str, call: Callable[[], Any], waiting: anyio.Event) -> No
                 await waiting.wait()
                 callers.cancel_scope.cancel()
         case "move_on_after":
-            with anyio.move_on_after(0.3) as scope:
-                await call()
+            with anyio.move_on_after(LIMIT_S) as scope:
+
+                async def hurry() -> None:
+                    await waiting.wait()
+                    scope.deadline = anyio.current_time()
+
+                async with anyio.create_task_group() as watching:
+                    watching.start_soon(hurry)
+                    await call()
             assert scope.cancelled_caught
         case "Task.cancel":
             task = asyncio.ensure_future(call())
@@ -748,10 +755,13 @@ async def stopped(how: str, call: Callable[[], Any], waiting: anyio.Event) -> No
                 await task
         case "wait_for":
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(call(), 0.3)
+                await asyncio.wait_for(call(), 1.5)  # its deadline cannot be moved once it waits
         case "asyncio.timeout":
+            timeout = asyncio.timeout(LIMIT_S)
+            hurrying = asyncio.ensure_future(waiting.wait())
+            hurrying.add_done_callback(lambda _: timeout.reschedule(0))
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):
+                async with timeout:
                     await call()
     assert waiting.is_set()
 

@@ -92,7 +92,8 @@ async def test_polls_share_a_connection_for_longer(monkeypatch: pytest.MonkeyPat
     for transport in (transport_aiohttp, transport_httpx):
         monkeypatch.setattr(transport, "KEEPALIVE_S", 60.0)  # on a busy machine a poll may come late
     server = ScriptedServer()
-    server.tool("slow", [work(0.7), complete(text_result("done"))], poll_interval_ms=600)
+    # Long, since on a busy machine the first poll may come late.
+    server.tool("slow", [work(2.0), complete(text_result("done"))], poll_interval_ms=600)
     noted = Noted(server.app)
     with serve_app(noted) as url, anyio.fail_after(30):
         async with TasksClient(url, journal=MemoryJournal()) as client:
