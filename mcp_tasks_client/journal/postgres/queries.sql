@@ -34,14 +34,8 @@ DELETE FROM {schema}.writers WHERE writer_id = %(writer_id)s;
 -- New records, but those whose key is taken. What stands is read after it, by "standing".
 INSERT INTO {schema}.records ({columns}, scope, key)
 SELECT {columns}, scope, key
-FROM json_to_recordset(%(rows)s::json) AS new (
-  n bigint, record_id text, endpoint text, principal text, tool text, arguments_digest text,
-  idempotency_key text, owner text, fence bigint, created_at double precision,
-  updated_at double precision, delivered_at double precision, state text, task_id text, status text,
-  pending smallint, due_at double precision, expires_at double precision, label text,
-  application text, origin text, scope uuid, key uuid
-)
-ORDER BY n
+FROM json_populate_recordset(NULL::{schema}.records, %(rows)s::json) AS new
+ORDER BY new.sequence
 ON CONFLICT DO NOTHING;
 
 -- name: standing
@@ -55,14 +49,8 @@ ORDER BY stored.key IS NOT DISTINCT FROM given.key DESC;
 -- Records as they now are, new or not, but those that were taken since.
 INSERT INTO {schema}.records AS stored ({columns}, scope, key)
 SELECT {columns}, scope, key
-FROM json_to_recordset(%(rows)s::json) AS new (
-  n bigint, record_id text, endpoint text, principal text, tool text, arguments_digest text,
-  idempotency_key text, owner text, fence bigint, created_at double precision,
-  updated_at double precision, delivered_at double precision, state text, task_id text, status text,
-  pending smallint, due_at double precision, expires_at double precision, label text,
-  application text, origin text, scope uuid, key uuid
-)
-ORDER BY n
+FROM json_populate_recordset(NULL::{schema}.records, %(rows)s::json) AS new
+ORDER BY new.sequence
 ON CONFLICT (record_id) DO UPDATE SET
   endpoint = excluded.endpoint, principal = excluded.principal, tool = excluded.tool,
   arguments_digest = excluded.arguments_digest, idempotency_key = excluded.idempotency_key,
@@ -80,11 +68,7 @@ UPDATE {schema}.records AS stored SET
   owner = new.owner, updated_at = new.updated_at, delivered_at = new.delivered_at, state = new.state,
   task_id = new.task_id, status = new.status, pending = new.pending, due_at = new.due_at,
   expires_at = new.expires_at
-FROM json_to_recordset(%(rows)s::json) AS new (
-  record_id text, fence bigint, owner text, updated_at double precision,
-  delivered_at double precision, state text, task_id text, status text, pending smallint,
-  due_at double precision, expires_at double precision
-)
+FROM json_populate_recordset(NULL::{schema}.records, %(rows)s::json) AS new
 WHERE stored.record_id = new.record_id AND stored.fence = new.fence
 RETURNING stored.record_id;
 
@@ -153,10 +137,7 @@ WHERE lease_id IN (SELECT lease_id FROM json_to_recordset(%(rows)s::json) AS giv
 -- name: renew
 INSERT INTO {schema}.leases ({lease_columns})
 SELECT {lease_columns}
-FROM json_to_recordset(%(rows)s::json) AS new (
-  lease_id text, host text, boot text, pids text, pid bigint, started double precision,
-  renewed_at double precision, expires_at double precision
-)
+FROM json_populate_recordset(NULL::{schema}.leases, %(rows)s::json) AS new
 ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at;
 
 -- name: end_leases

@@ -21,7 +21,7 @@ def whole(row: Row) -> dict[str, Any]:
     where = row.endpoint, row.principal
     return {
         **row._asdict(),
-        "n": next(_arrivals),
+        "sequence": next(_arrivals),  # the table numbers by itself, in this order
         "scope": _digest(*where),
         "key": None if row.idempotency_key is None else _digest(*where, row.idempotency_key),
     }
