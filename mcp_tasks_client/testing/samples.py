@@ -19,6 +19,7 @@ __all__ = [
     "SURROGATE",
     "TEXTS",
     "Heard",
+    "Source",
     "everybody",
     "finished",
     "lease",
@@ -116,3 +117,35 @@ class Heard:
                 return self._changed.wait_for(lambda: record_id in self._of, within_s)
 
         return await to_thread.run_sync(wait)
+
+
+class Source:
+    """What a journal renews a lease by, which is due when a test says so.
+
+    Attributes:
+        next: The lease that is due, or what :meth:`due` raises.
+        told: For each renewal, when it was and whether the lease before had lapsed.
+        is_held: Whether a client holds the lease.
+    """
+
+    lease_id = "a"
+
+    def __init__(self) -> None:
+        self.next: Lease | Exception | None = None
+        self.told: list[tuple[float, bool]] = []
+        self.is_held = True
+
+    def due(self) -> Lease | None:
+        """The lease that the test has set."""
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+    def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
+        """Note that the journal has stored it."""
+        self.next = None
+        self.told.append((lease.renewed_at, had_lapsed))
+
+    def end(self) -> bool:
+        """Give the lease up, unless a client holds it."""
+        return not self.is_held

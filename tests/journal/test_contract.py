@@ -16,12 +16,15 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.journal_contract import JournalContract
 from tests._requirements import requirement
+from tests.journal.files import OneLoop
 
 CODEC: Final = FernetCodec(Fernet.generate_key())
 
 
 @requirement("law:3", "law:5")
 class TestMemory(JournalContract):
+    shared = False
+
     @pytest.fixture
     def make_journal(self) -> Callable[[], Journal]:
         journal = MemoryJournal()
@@ -37,7 +40,7 @@ class TestSqlite(JournalContract):
 
 
 @requirement("law:3", "law:5")
-class TestEncryptedSqlite(JournalContract):
+class TestEncryptedSqlite(OneLoop, JournalContract):
     @pytest.fixture
     def make_journal(self, path: Path, empty_file: bytes) -> Callable[[], Journal]:
         path.write_bytes(empty_file)
@@ -45,7 +48,7 @@ class TestEncryptedSqlite(JournalContract):
 
 
 @requirement("law:3", "law:5")
-class TestEncryptedPostgres(JournalContract):
+class TestEncryptedPostgres(OneLoop, JournalContract):
     @pytest.fixture
     def make_journal(
         self, request: pytest.FixtureRequest, postgres_journal: object, postgres: str, schema: str

@@ -30,7 +30,6 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import thread
-from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.row import Row, read_rows
 from mcp_tasks_client.journal.sqlite import file as sqlite_file
@@ -71,7 +70,7 @@ from tests.journal.files import (
     stored,
     write,
 )
-from tests.journal.samples import SCOPE, everybody, finished, lease, observing, record
+from tests.journal.samples import SCOPE, Source, everybody, finished, lease, observing, record
 
 pytestmark = pytest.mark.anyio
 
@@ -666,33 +665,6 @@ print(os.waitpid(pid, 0)[1])
         assert sorted(stored(path)) == ["child", "parent", "parent again"]
 
 
-class Source:
-    """A lease that is due when a test says so.
-
-    Attributes:
-        told: For each renewal, when it was and whether the lease before had lapsed.
-    """
-
-    lease_id = "a"
-
-    def __init__(self) -> None:
-        self.next: Lease | Exception | None = None
-        self.told: list[tuple[float, bool]] = []
-        self.is_held = True
-
-    def due(self) -> Lease | None:
-        if isinstance(self.next, Exception):
-            raise self.next
-        return self.next
-
-    def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
-        self.next = None
-        self.told.append((lease.renewed_at, had_lapsed))
-
-    def end(self) -> bool:
-        return not self.is_held
-
-
 class TestLeases:
     async def test_the_lease_of_a_process_is_renewed_by_itself_when_it_is_due(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -759,20 +731,6 @@ class TestLeases:
                 with raw(path) as connection:
                     assert connection.execute("SELECT * FROM leases").fetchall() == []
         assert source.told == [(100.0, True)]
-
-    @pytest.mark.parametrize("is_held", [True, False])
-    async def test_a_lease_that_no_client_holds_ends_with_the_closing_of_the_file(
-        self, path: Path, is_held: bool
-    ) -> None:
-        source = Source()
-        source.is_held = is_held
-        with anyio.fail_after(30):
-            async with SqliteJournal(path) as journal:
-                await journal.renew(lease("a"))
-                journal.keep_renewing(source)
-        with raw(path) as connection:
-            rows = connection.execute("SELECT lease_id FROM leases").fetchall()
-        assert rows == ([("a",)] if is_held else [])
 
     async def test_a_source_that_fails_does_not_stop_the_journal(
         self, path: Path, caplog: pytest.LogCaptureFixture

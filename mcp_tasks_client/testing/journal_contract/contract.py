@@ -47,7 +47,7 @@ class JournalContract(
 
     Attributes:
         shared: Whether two journals on one medium may be open at the same time, as by two processes. Two of
-            them are then made for one test.
+            them are then made for one test, and leases are renewed.
         loops: Event loops, by anyio's names for them, that use one journal object at the same time, each in a
             thread of its own. Empty for a journal that only one event loop at a time may use.
     """

@@ -1,4 +1,4 @@
-"""Two journals on one medium, as two processes have them."""
+"""Two journals on one medium, as two processes have them, and the lease by which one sees the other live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from ...errors import DrivenElsewhereError
 from ...journal.base import Instruction, Journal
 from ...machine.record import TaskRecord
-from ..samples import SCOPE, Heard, finished, observing, only, record
+from ..samples import SCOPE, Heard, Source, finished, lease, observing, only, record
 
 __all__ = ["CrossingTests"]
 
@@ -88,3 +88,39 @@ class CrossingTests:
         await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
         assert await heard.wait_for(given.record_id)
         stop()
+
+    async def test_a_lease_is_renewed_whenever_it_is_due_until_it_is_released(
+        self, pair: tuple[Journal, Journal]
+    ) -> None:
+        first, second = pair
+        source = Source()
+        first.keep_renewing(source)
+        told = [(100.0, True), (130.0, False), (160.5, True)]
+        for number, (renewed_at, _) in enumerate(told):
+            source.next = lease("a", renewed_at=renewed_at)
+            await first.save(record())  # with which it may be renewed, so as to cost nothing
+            with anyio.fail_after(10):
+                while len(source.told) == number:  # noqa: ASYNC110  # it is told by a thread
+                    await anyio.sleep(0.02)
+            assert await second.owners("a/1") == {"a/1": lease("a", renewed_at=renewed_at)}
+
+        await first.release("a")
+        source.next = lease("a", renewed_at=170.0)
+        await first.save(record())
+        assert await second.owners("a/1") == {"a/1": None}
+        assert source.told == told
+
+    @pytest.mark.parametrize("is_held", [True, False])
+    async def test_a_lease_that_no_client_holds_ends_with_the_closing(
+        self, make_journal: Callable[[], Journal], is_held: bool
+    ) -> None:
+        if not self.shared:
+            pytest.skip("nobody else looks at its leases")
+        source = Source()
+        source.is_held = is_held
+        with anyio.fail_after(30):
+            async with make_journal() as journal:
+                await journal.renew(lease("a"))
+                journal.keep_renewing(source)
+            async with make_journal() as following:
+                assert await following.owners("a/1") == {"a/1": lease("a") if is_held else None}
