@@ -143,21 +143,31 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         await self._endpoint.take_up(new)
 
     async def _resting(self, is_time: bool) -> set[str]:
-        """Of the calls that were taken up here, those that are not to be taken once more yet."""
+        """Of the calls that were taken up here, those that are left alone in this look."""
         records = await self._engine.journal.records(self._endpoint.scope, asking=True)
         asking, resting = {record.record_id: record for record in records}, set[str]()
         for record_id, call in list(self._taken.items()):
-            record, is_asked = asking.get(record_id), isinstance(call.error, InputUnansweredError)
+            record = asking.get(record_id)
             if call.wanted or call.driver is not None:
                 resting.add(record_id)
-            elif call.instructed or (is_time and not is_asked):
+            elif call.instructed or _may_go_on(call, record, is_time):
                 del self._taken[record_id]
-            elif not is_asked or (record is not None and _asked(record) == _asked(call.record)):
-                if record is None or record.owner is None:  # else another has it, who may be gone
-                    resting.add(record_id)
-            elif record is None or record.owner is None:
-                del self._taken[record_id]  # others have gone on with it, and let go
+            elif record is None or record.owner is None:  # else another has it, who may be gone
+                resting.add(record_id)
         return resting
+
+
+def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool:
+    """Whether a call that rests is to be taken up once more.
+
+    Args:
+        call: Which. What has parked it is its error.
+        record: As the journal has it; ``None`` if the call waits for no answer there.
+        is_time: Whether it is time to try again what has failed.
+    """
+    if isinstance(call.error, InputUnansweredError):
+        return record is None or _asked(record) != _asked(call.record)  # others have gone on with it
+    return is_time
 
 
 def _asked(record: TaskRecord) -> tuple[str, frozenset[str]]:

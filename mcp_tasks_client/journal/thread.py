@@ -131,7 +131,12 @@ class Job(Generic[W, T]):
 class JournalThread(ABC, Generic[W]):
     """A medium and the thread it lives in, from its opening to its closing.
 
-    Its users are the journals of this process that have the medium open. :meth:`joined` makes it.
+    Its users are the journals of this process that have the medium open. :meth:`joined` makes it. It is
+
+    - *used* while it has users;
+    - *left* from then until ``_close_at``, which is at once after :meth:`leave`, ten seconds later after
+      :meth:`leave_soon`, and at once where the interpreter ends or forks. A new user makes it used again;
+    - *ended* when it is time and nothing is left to do. Nobody can enter it any more, and the medium is closed.
 
     Args:
         key: What tells the medium from others in this process.
