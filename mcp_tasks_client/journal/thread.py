@@ -136,7 +136,8 @@ class JournalThread(ABC, Generic[W]):
     - *used* while it has users;
     - *left* from then until ``_close_at``, which is at once after :meth:`leave`, ten seconds later after
       :meth:`leave_soon`, and at once where the interpreter ends or forks. A new user makes it used again;
-    - *ended* when it is time and nothing is left to do. Nobody can enter it any more, and the medium is closed.
+    - *ended* when it is time and nothing is left to do. Nobody can enter it any more, and the medium is
+      closed.
 
     Args:
         key: What tells the medium from others in this process.
@@ -258,8 +259,8 @@ class JournalThread(ABC, Generic[W]):
             return  # the thread is the parent's
         waiter = Waiter()
         self._leave(0, waiter)
-        # Twice a wait for others, and time for the medium; shielded, since background work must not
-        # outlive the scope it belongs to.
+        # Twice the wait for others who have the medium, and time for the medium itself. Shielded, so that the
+        # thread's work for a scope ends with the scope.
         with anyio.move_on_after(2 * self._patience_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
