@@ -84,11 +84,15 @@ class OpeningTests:
                 taken = await journal.take(given.record_id, "a/1")
                 assert taken is not None
             for following in (journal, make_journal()):
-                async with following:
-                    assert await following.records(SCOPE, pending=True) == [taken.record]
-                    assert await following.claim(record(idempotency_key="order-42")) == taken.record
-                    assert await following.owners() == {"a/1": theirs}
-                    assert await following.instructions(given.record_id) == [left]
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(3):
+                        tasks.start_soon(following.open)
+                assert await following.records(SCOPE, pending=True) == [taken.record]
+                assert await following.claim(record(idempotency_key="order-42")) == taken.record
+                assert await following.owners() == {"a/1": theirs}
+                assert await following.instructions(given.record_id) == [left]
+                for _ in range(3):
+                    await following.aclose()
 
     async def test_left_without_waiting_it_is_closed_and_can_be_opened_again(
         self, make_journal: Callable[[], Journal]
