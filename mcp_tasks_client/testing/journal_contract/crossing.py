@@ -93,6 +93,7 @@ class CrossingTests:
         self, pair: tuple[Journal, Journal]
     ) -> None:
         first, second = pair
+        assert first.identity == second.identity, "by which the clients of a process share a lease"
         source = Source()
         first.keep_renewing(source)
         told = [(100.0, True), (130.0, False), (160.5, True)]
