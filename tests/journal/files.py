@@ -138,7 +138,7 @@ PREAMBLE: Final = """
 import os, sys, anyio
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from tests.journal.samples import SCOPE, finished, observing, record
+from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 path = sys.argv[1]
 """
 

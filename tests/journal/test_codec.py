@@ -25,10 +25,10 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol.text import digest
+from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import TASK, World
-from tests.journal.samples import SCOPE, finished, observing, record
 from tests.real_server import RealServer
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from mcp_tasks_client.journal.copy.__main__ import main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
-from tests.journal.samples import finished, observing, record
+from mcp_tasks_client.testing.samples import finished, observing, record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

@@ -29,8 +29,8 @@ from mcp_tasks_client.journal.sqlite.file import scripts
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
+from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 from tests.journal.files import SHORT_S, OneLoop, child, line, posix_only, raw
-from tests.journal.samples import SCOPE, finished, observing, record
 
 pytestmark = [pytest.mark.anyio, posix_only]
 

@@ -22,9 +22,9 @@ from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
 from mcp_tasks_client.journal.sqlite.file import connect
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.testing.samples import SCOPE, lease, record
 from mcp_tasks_client.uncut import run_to_its_end
 from tests.journal.files import Spy, commits_held, stored
-from tests.journal.samples import SCOPE, lease, record
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from anyio import to_thread
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from tests.journal.samples import Heard, observing, record
+from mcp_tasks_client.testing.samples import Heard, observing, record
 
 pytestmark = pytest.mark.anyio
 

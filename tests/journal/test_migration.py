@@ -29,8 +29,8 @@ from mcp_tasks_client.machine.states import (
     Question,
 )
 from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.testing.samples import SCOPE, everybody, observing, record
 from tests.journal.files import OneLoop, raw
-from tests.journal.samples import SCOPE, everybody, observing, record
 
 pytestmark = pytest.mark.anyio
 

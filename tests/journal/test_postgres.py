@@ -24,8 +24,8 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record
 from tests._requirements import requirement
-from tests.journal.samples import SCOPE, Heard, finished, lease, observing, record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

@@ -25,8 +25,8 @@ from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, observing, only, record
 from tests._requirements import requirement
-from tests.journal.samples import SCOPE, Heard, everybody, finished, observing, only, record
 from tests.postgres import PostgresServer, running_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]

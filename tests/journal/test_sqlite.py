@@ -54,6 +54,7 @@ from mcp_tasks_client.journal.sqlite.journal import (
 )
 from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
+from mcp_tasks_client.testing.samples import SCOPE, Source, everybody, finished, lease, observing, record
 from tests.journal.files import (
     SHORT_S,
     OneLoop,
@@ -70,7 +71,6 @@ from tests.journal.files import (
     stored,
     write,
 )
-from tests.journal.samples import SCOPE, Source, everybody, finished, lease, observing, record
 
 pytestmark = pytest.mark.anyio
 
