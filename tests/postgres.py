@@ -49,11 +49,13 @@ class PostgresServer:
     Attributes:
         dsn: How to connect to it.
         data: Where it keeps its data.
+        log: Where it writes what it logs.
     """
 
     def __init__(self, folder: Path, users: IO[bytes]) -> None:
         self.dsn = f"host={folder / 'data'} user=postgres dbname=postgres"
         self.data = folder / "data"
+        self.log = folder / "log"
         self._down = folder / "down"
         self._users = users
 
@@ -78,10 +80,15 @@ class PostgresServer:
         keeper.returncode = 0  # it is not waited for: it outlives this process if others use the server
         return cls(folder, users)
 
+    @property
+    def pid(self) -> int:
+        """The server's first process, whose children are the others."""
+        return int((self.data / "postmaster.pid").read_text().split()[0])
+
     def stop(self, how: Literal["fast", "immediate"]) -> None:
         """Have the server end, and stay down."""
         self._down.touch()
-        pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        pid = self.pid
         os.kill(pid, signal.SIGINT if how == "fast" else signal.SIGQUIT)
         _until(lambda: not _lives(pid))
 

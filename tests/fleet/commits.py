@@ -1,4 +1,4 @@
-"""``python -m tests.fleet.commits``: commits a second of PostgreSQL beside SQLite, each of them synced.
+"""Commits a second of PostgreSQL beside SQLite, each of them synced.
 
 Of three runs each the best one counts. A commit is the write of a record that is known.
 """
@@ -6,22 +6,27 @@ Of three runs each the best one counts. A commit is the write of a record that i
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import psycopg
-
 from mcp_tasks_client import Journal, PostgresJournal, SqliteJournal
 from tests.benchmarks.commits import _record
-from tests.postgres import running_postgres
+from tests.postgres import PostgresServer
+
+__all__ = ["percentile", "rows"]
 
 SIZES: Final = ((1, 200), (10, 100), (100, 30), (1000, 10))
 """How many tasks write at once, and how often each does."""
 
 RUNS: Final = 3
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which a share of them lie."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 async def measure(journal: Journal, tasks: int, rounds: int) -> tuple[float, float, float]:
@@ -41,34 +46,25 @@ async def measure(journal: Journal, tasks: int, rounds: int) -> tuple[float, flo
             for number in range(tasks):
                 group.create_task(write(number))
         seconds = time.perf_counter() - began
-    taken.sort()
-    return len(taken) / seconds, 1e3 * taken[len(taken) // 2], 1e3 * taken[int(len(taken) * 0.99)]
+    return len(taken) / seconds, 1e3 * percentile(taken, 0.5), 1e3 * percentile(taken, 0.99)
 
 
-def main() -> None:
-    with running_postgres() as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            for name in ("fsync", "full_page_writes"):
-                connection.execute(f"ALTER SYSTEM SET {name} = on".encode())
-            connection.execute("SELECT pg_reload_conf()")
+def rows(server: PostgresServer, size: float) -> list[list[str]]:
+    """The table: for so many tasks at once, what each journal does."""
+    head = ["tasks that write at once", "commits a second", "p50", "p99", "of SQLite", "p50", "p99"]
+    table = [head]
+    with tempfile.TemporaryDirectory(dir=".") as folder:  # /tmp may be in memory
         for tasks, rounds in SIZES:
-            for name in ("sqlite", "postgres"):
-                folder = Path(tempfile.mkdtemp(dir="."))
+            table.append([f"{tasks:,}"])
+            for name in ("postgres", "sqlite"):
                 runs = []
                 for run in range(RUNS):
                     journal: Journal = (
-                        SqliteJournal(folder / f"{run}.sqlite3")
+                        SqliteJournal(Path(folder, f"{tasks}-{run}.sqlite3"))
                         if name == "sqlite"
                         else PostgresJournal(server.dsn, schema=f"commits_{tasks}_{run}")
                     )
-                    runs.append(asyncio.run(measure(journal, tasks, rounds)))
-                shutil.rmtree(folder)
+                    runs.append(asyncio.run(measure(journal, tasks, max(2, round(rounds * size)))))
                 rate, p50, p99 = max(runs)
-                print(
-                    f"{tasks:5} {name:9} {rate:8.0f} commits/s  p50 {p50:7.2f} ms  p99 {p99:7.2f} ms",
-                    flush=True,
-                )
-
-
-if __name__ == "__main__":
-    main()
+                table[-1] += [f"{rate:,.0f}", f"{p50:.1f} ms", f"{p99:.1f} ms"]
+    return table

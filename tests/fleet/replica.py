@@ -1,13 +1,14 @@
 """A replica in a process of its own, on a host of its own as far as others can tell.
 
-``python -m tests.fleet.replica DSN SCHEMA URL HOST adopt`` adopts calls and sees them through;
-``… HOST call KEY TOKEN`` calls a tool under a key. It says what it does, a line for each. It ends by itself
-when its standard input closes.
+``python -m tests.fleet.replica DSN SCHEMA URL HOST adopt [LEASE]`` adopts calls and sees them through, on a
+lease of so many seconds, until SIGTERM; ``… HOST call KEY TOKEN`` calls a tool under a key. It says what it
+does, a line for each. It ends by itself when its standard input closes.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -81,9 +82,9 @@ def journal_of(dsn: str, schema: str) -> PostgresJournal:
     return PostgresJournal(dsn, schema=schema)
 
 
-def on_host(name: str) -> Environment:
+def on_host(name: str, lease_s: float = LEASE_S) -> Environment:
     """An environment on another host than all others."""
-    return Environment(process=replace(Process.current(), host=name), lease_s=LEASE_S)
+    return Environment(process=replace(Process.current(), host=name), lease_s=lease_s)
 
 
 async def answer(context: Any, params: Any) -> ElicitResult:
@@ -100,16 +101,28 @@ async def see(handle: TaskHandle) -> None:
 
 async def main(dsn: str, schema: str, url: str, host: str, what: str, *words: str) -> None:
     journal = journal_of(dsn, schema)
-    async with (
-        TasksClient(url, journal=journal, elicitation=answer, environment=on_host(host)) as client,
-        anyio.create_task_group() as tasks,
-    ):
+    environment = on_host(host, *map(float, words if what == "adopt" else ()))
+    with anyio.open_signal_receiver(signal.SIGTERM) as told_to_stop:
+        async with (
+            TasksClient(url, journal=journal, elicitation=answer, environment=environment) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            if what == "call":
+                print("ready", flush=True)
+                key, token = words
+                arguments = {"token": token, "seconds": 0.5}
+                result = await client.call_tool("count", arguments, idempotency_key=key)
+                print(f"done {result.content[0].text}", flush=True)  # type: ignore[union-attr]  # a text
+                return
+            tasks.start_soon(adopt, client)
+            async for _ in told_to_stop:
+                tasks.cancel_scope.cancel()
+                break
+
+
+async def adopt(client: TasksClient) -> None:
+    async with anyio.create_task_group() as tasks:
         print("ready", flush=True)
-        if what == "call":
-            key, token = words
-            result = await client.call_tool("count", {"token": token, "seconds": 0.5}, idempotency_key=key)
-            print(f"done {result.content[0].text}", flush=True)  # type: ignore[union-attr]  # a text
-            return
         async for handle in client.adopt():
             print(f"adopted {handle.task_id}", flush=True)
             tasks.start_soon(see, handle)

@@ -5,31 +5,16 @@ Exits with 1 if something broke, and keeps the logs then.
 
 from __future__ import annotations
 
-import argparse
-import random
-import shutil
-import tempfile
-from pathlib import Path
+from functools import partial
 
+from ..outcome import arguments, told
 from .run import run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tasks", type=int, default=2000)
-    parser.add_argument("--disturbances", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="fleet-"))
-    print(f"seed {given.seed}", flush=True)
-    campaign = run(folder, given.seed, tasks=given.tasks, disturbances=given.disturbances)
-    print("\n".join(f"{name}: {number:g}" for name, number in campaign.figures.items()))
-    print("\n".join([f"{len(campaign.broken)} broken", *campaign.broken[:40]]))
-    if campaign.broken:
-        print(f"the evidence is in {folder}")
-        return 1
-    shutil.rmtree(folder)
-    return 0
+    given = arguments(__doc__, tasks=2000, disturbances=60, calm=800).parse_args()
+    play = partial(run, seed=given.seed, tasks=given.tasks, disturbances=given.disturbances, calm=given.calm)
+    return told("fleet", given.seed, play)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """A replica, on a host of its own as far as others can tell: it adopts calls, and answers what they ask.
 
 ``python -m tests.campaigns.fleet.host URL DSN LOG LIFE``. It prints ``ready``, writes down what it gets to
-know, and ends when its standard input closes.
+know, hands over what it has at SIGTERM, and ends when its standard input closes.
 """
 
 from __future__ import annotations
 
-import json
+import signal
 import sys
 import threading
 from dataclasses import replace
@@ -17,10 +17,11 @@ import anyio
 import httpx
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import PostgresJournal, TaskHandle, TasksClient, TasksClientError
+from mcp_tasks_client import PostgresJournal, TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 
+from ..adopting import adopt_all
 from ..kill.host import _end_with_parent
 from ..torture.evidence import LIFE_HEADER, Log
 
@@ -30,7 +31,8 @@ LEASE_S: Final = 6.0
 LIMIT: Final = 25
 """How many calls a replica sees to at once, so that there is something left for others."""
 
-PAUSE_S: Final = 0.5
+THINKS_S: Final = 0.3
+"""How long an answer takes, so that some who think are interrupted."""
 
 
 def environment(host: str) -> Environment:
@@ -43,23 +45,10 @@ async def main(url: str, dsn: str, path: str, life: str) -> None:
     async def answer(context: Any, params: Any) -> ElicitResult:
         question = str(params.message)
         log.write("asked", intent=question.partition(":")[0], question=question)
-        await anyio.sleep(0.05)
+        await anyio.sleep(THINKS_S)
         text = f"life {life} to {question}"
         log.write("answered", intent=question.partition(":")[0], question=question, text=text)
         return ElicitResult(action="accept", content={"name": text})
-
-    async def see(handle: TaskHandle) -> None:
-        while True:
-            try:
-                async with handle.outcome() as result:
-                    told = json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
-                    log.write("delivered", task_id=handle.task_id, **told)
-                return
-            except TasksClientError as error:
-                if handle.done:
-                    return
-                log.write("lost", task_id=handle.task_id, text=repr(error))
-                await anyio.sleep(PAUSE_S)
 
     # No TLS: reading the system's certificates takes longer than some of these processes live.
     http = httpx.AsyncClient(verify=False, trust_env=False)
@@ -71,17 +60,12 @@ async def main(url: str, dsn: str, path: str, life: str) -> None:
         headers={LIFE_HEADER: life},
         environment=environment(f"host-{life}"),
     )
-    async with http, client, anyio.create_task_group() as tasks:
-        print("ready", flush=True)
-        adopted = client.adopt(limit=LIMIT)
-        while True:
-            try:
-                async for handle in adopted:
-                    log.write("resumed", task_id=handle.task_id)
-                    tasks.start_soon(see, handle)
-            except TasksClientError as error:
-                log.write("lost", text=repr(error))
-                await anyio.sleep(PAUSE_S)
+    with anyio.open_signal_receiver(signal.SIGTERM) as told_to_stop:
+        async with http, client, anyio.create_task_group() as tasks:
+            tasks.start_soon(adopt_all, client, log, LIMIT)
+            async for _ in told_to_stop:
+                tasks.cancel_scope.cancel()
+                break
 
 
 if __name__ == "__main__":

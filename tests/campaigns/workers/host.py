@@ -10,7 +10,6 @@ would be the reply to. A ``TasksClient`` beside them adopts what they leave, by 
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import anyio
 import httpx
 
-from mcp_tasks_client import TaskHandle, TasksClient, TasksExtension, TasksTransport, tasks_http_client
+from mcp_tasks_client import TasksClient, TasksExtension, TasksTransport, tasks_http_client
 from mcp_tasks_client.engine.environment import Environment
 
+from ..adopting import adopt_all
 from ..kill.host import _end_with_parent
 from ..torture.evidence import LIFE_HEADER, Log
 
@@ -65,19 +65,6 @@ async def opened(through: Through, url: str, journal: str, life: str) -> AsyncIt
             yield client
 
 
-async def work(client: TasksClient, log: Log) -> None:
-    async def see(handle: TaskHandle) -> None:
-        async with handle.outcome() as result:
-            told = json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
-            log.write("delivered", task_id=handle.task_id, **told)
-
-    async with anyio.create_task_group() as tasks:
-        print("ready", flush=True)
-        async for handle in client.adopt():
-            log.write("resumed", task_id=handle.task_id)
-            tasks.start_soon(see, handle)
-
-
 async def main(through: Through, url: str, journal: str, path: str, life: str) -> None:
     log = Log(Path(path))
     options: dict[str, Any] = {"journal": journal, "elicitation": "later"}
@@ -87,13 +74,13 @@ async def main(through: Through, url: str, journal: str, path: str, life: str) -
         http = httpx.AsyncClient(verify=False, trust_env=False)
         client = TasksClient(url, http_client=http, headers={LIFE_HEADER: life}, **options)
         async with http, client:
-            await work(client, log)
+            await adopt_all(client, log)
     else:
         async with (
             opened(through, url, journal, life) as session,
             TasksClient(session, endpoint=url, **options) as client,
         ):
-            await work(client, log)
+            await adopt_all(client, log)
 
 
 if __name__ == "__main__":

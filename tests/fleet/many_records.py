@@ -1,0 +1,192 @@
+"""A journal with many records: those of tasks that wait, and those of tasks that have finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+
+from mcp_tasks_client import PostgresJournal, TaskRecord
+from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client.machine.states import Completed, Finished
+from mcp_tasks_client.testing import text_result
+from tests.benchmarks.commits import _record
+from tests.postgres import PostgresServer
+
+from .commits import percentile
+from .database import Spent, ask
+
+__all__ = ["finished", "waiting"]
+
+FINISHED: Final = 1_000_000
+WAITING: Final = (10_000, 100_000)
+REPLICAS: Final = 10
+TIMES: Final = 20
+SCHEMA: Final = "many"
+
+
+def _copy(server: PostgresServer, of: TaskRecord, count: int, changes: dict[str, str]) -> None:
+    """Have so many records like one that is stored, each with an ID and a key of its own."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        names = [
+            str(name)
+            for (name,) in connection.execute(
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = %s "
+                "AND table_name = 'records' AND is_identity = 'NO' ORDER BY ordinal_position",
+                (SCHEMA,),
+            )
+        ]
+        shown = {name: name for name in names} | {
+            "record_id": "'copy-' || n",
+            "task_id": "'task-' || md5(n::text)",
+            "idempotency_key": "'call-' || n",
+            "key": "md5(n::text)::uuid",
+            "created_at": "created_at + n / 1e6",
+            **changes,
+        }
+        connection.execute(
+            f"INSERT INTO {SCHEMA}.records ({', '.join(names)}) SELECT {', '.join(shown.values())} "
+            f"FROM {SCHEMA}.records, generate_series(1, {count}) AS n WHERE record_id = %s".encode(),
+            (of.record_id,),
+        )
+        connection.execute(f"DELETE FROM {SCHEMA}.records WHERE record_id = %s".encode(), (of.record_id,))
+        connection.execute(f"VACUUM ANALYZE {SCHEMA}.records".encode())
+        connection.execute("CHECKPOINT")
+
+
+async def _timed(call: Callable[[], Awaitable[Any]], times: int = TIMES) -> tuple[float, float]:
+    """Of the time that a call takes the 50th and 99th percentile, in milliseconds."""
+    taken = list[float]()
+    for _ in range(times):
+        began = time.perf_counter()
+        await call()
+        taken.append(1e3 * (time.perf_counter() - began))
+    return percentile(taken, 0.5), percentile(taken, 0.99)
+
+
+def _lease(number: int) -> Lease:
+    now = time.time()
+    return Lease(
+        lease_id=f"replica-{number}",
+        host=f"host-{number}",
+        boot="",
+        pids="",
+        pid=1,
+        started=0.0,
+        renewed_at=now,
+        expires_at=now + 3600,
+    )
+
+
+def waiting(server: PostgresServer, size: float) -> list[list[str]]:
+    """The table: what the looks of a replica cost while so many tasks wait, shared by ten replicas."""
+    table = [["tasks that wait, of ten replicas", "a look of adopt()", "CPU of the server", "their records"]]
+    table[0] += ["of a replica that has them all", "questions of 1,000 listed"]
+    for count in WAITING:
+        table.append(asyncio.run(_waiting(server, max(1000, round(count * size)))))
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
+    return table
+
+
+async def _waiting(server: PostgresServer, count: int) -> list[str]:
+    record = _record(0)
+    scope = record.scope
+    async with PostgresJournal(server.dsn, schema=SCHEMA) as journal:
+        for number in range(REPLICAS):
+            await journal.renew(_lease(number))
+        await journal.claim(replace(record, owner="replica-0/1"))
+        _copy(server, record, count, {"owner": f"'replica-' || n % {REPLICAS} || '/1'"})
+
+        async def look() -> None:
+            """What a step of adopt() asks for that finds nothing, by a replica that has nothing yet."""
+            await journal.records(scope, asking=True)
+            await journal.owners()
+            await journal.take_pending(scope, "replica-0/2", (), limit=25)
+
+        spent = Spent(server)
+        p50, _ = await _timed(look)
+        _, cpu_s, _, _ = spent.until_now()
+        own, _ = await _timed(lambda: journal.take_pending(scope, "replica-0/1", (), limit=25), 5)
+        ask(
+            server,
+            f"UPDATE {SCHEMA}.records SET status = 'input_required' WHERE record_id IN "
+            f"(SELECT record_id FROM {SCHEMA}.records LIMIT 1000)",
+        )
+        asking, _ = await _timed(lambda: journal.records(scope, asking=True), 5)
+        size = ask(server, f"SELECT pg_total_relation_size('{SCHEMA}.records')")
+    return [
+        f"{count:,}",
+        f"{p50:.0f} ms",
+        f"{1e3 * cpu_s / TIMES:.0f} ms",
+        f"{size / 2**20:.0f} MB",
+        f"{own:.0f} ms",
+        f"{asking:.0f} ms",
+    ]
+
+
+def finished(server: PostgresServer, size: float) -> list[list[str]]:
+    """The table: what is done while a million finished records are kept."""
+    return asyncio.run(_finished(server, round(FINISHED * size)))
+
+
+async def _finished(server: PostgresServer, count: int) -> list[list[str]]:
+    record, now = _record(0), time.time()
+    scope = record.scope
+    result = text_result("x" * 500)
+    record = replace(record, state=Finished(task=record.state.task, outcome=Completed(result=result)))  # type: ignore[union-attr]
+    async with PostgresJournal(server.dsn, schema=SCHEMA) as journal:
+        await journal.claim(record)
+        _copy(
+            server,
+            record,
+            count,
+            {
+                "pending": "0",
+                "delivered_at": f"{now} - 2592000.0 * n / {count}",  # over a month
+            },
+        )
+        before = ask(server, f"SELECT pg_total_relation_size('{SCHEMA}.records')")
+        pending = [replace(_record(number), record_id=f"free-{number}") for number in range(1, 101)]
+        for one in pending:
+            await journal.save(one)
+        table = [["operation", "p50", "p99"]]
+
+        async def measure(name: str, call: Callable[[], Awaitable[Any]], times: int = TIMES) -> None:
+            p50, p99 = await _timed(call, times)
+            table.append([name, f"{p50:.1f} ms", f"{p99:.1f} ms"])
+
+        numbers = iter(range(1, count))
+        await measure("commit a record", lambda: journal.save(pending[0], known=True), 200)
+        await measure("find a record by its task", lambda: journal.by_task_id(scope, "none"), 200)
+        await measure("find a record by its ID", lambda: journal.by_id(f"copy-{next(numbers)}"), 200)
+        await measure("list 100 that are pending", lambda: journal.records(scope, pending=True))
+        owners = iter(range(count))
+        gone = [f"gone-{number}" for number in range(TIMES + 1)]
+        await measure(
+            "take 100 that are free",
+            lambda: journal.take_pending(scope, gone[number := next(owners)], gone[:number]),
+        )
+        await measure(
+            "list the 1,000 delivered last",
+            lambda: journal.records(scope, delivered_since=now - 2592000 * 1000 / count),
+            5,
+        )
+        began, pruned = time.perf_counter(), 0
+        steps = list[float]()
+        while True:
+            at = time.perf_counter()
+            found = await journal.prune(now + 1, now)
+            steps.append(1e3 * (time.perf_counter() - at))
+            pruned += found
+            if not found:
+                break
+        seconds = time.perf_counter() - began
+    table.append(["forget 5,000", f"{percentile(steps, 0.5):.0f} ms", f"{percentile(steps, 0.99):.0f} ms"])
+    table.append(["forget all, a second", f"{pruned / seconds:,.0f}", ""])
+    table.append(["bytes of a record with its indexes", f"{before / count:,.0f}", ""])
+    return table
