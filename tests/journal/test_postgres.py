@@ -24,6 +24,7 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record
 from tests._requirements import requirement
 
@@ -268,6 +269,17 @@ async def test_many_writes_share_few_transactions(
                 (True,)
             ]
             assert len(await journal.records(SCOPE)) == 1000
+
+
+async def test_writes_that_are_more_than_a_socket_takes_at_once_are_committed_at_once(
+    postgres_journal: Callable[[], PostgresJournal],
+) -> None:
+    """psycopg waits for replies to a pipeline of which it has sent only what the socket took."""
+    large = finished(Completed(result={"content": [{"type": "text", "text": "x" * 50_000}]}))
+    with anyio.fail_after(20):
+        async with postgres_journal() as journal, anyio.create_task_group() as tasks:
+            for _ in range(200):
+                tasks.start_soon(journal.save, record(state=large))
 
 
 @requirement("law:3")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import select
+import selectors
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Final, TypeAlias
@@ -22,7 +23,7 @@ from .queries import scripts
 
 __all__ = [
     *("ENDS", "Connection", "NotEnrolled", "connect", "describe"),
-    *("explain", "is_away", "is_lost", "migrate", "parse"),
+    *("explain", "is_away", "is_lost", "migrate", "parse", "send_all"),
 ]
 
 NotEnrolled: TypeAlias = errors.DivisionByZero
@@ -134,6 +135,22 @@ def _is_shared(connection: Connection, address: str) -> bool:
 def _backend(connection: Connection) -> int:
     (found,) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return int(found[0])
+
+
+def send_all(connection: Connection) -> None:
+    """Send the rest of a pipeline, before its replies are waited for.
+
+    psycopg sends what the socket takes, and then waits for replies to all of it: for ever, where a burst is
+    more than that.
+
+    Raises:
+        psycopg.Error: The connection is lost.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        while connection.pgconn.flush():
+            if any(events & selectors.EVENT_READ for _, events in selector.select()):
+                connection.pgconn.consume_input()  # else the server waits for us to read
 
 
 def migrate(connection: Connection, schema: str) -> None:

@@ -31,7 +31,7 @@ from .. import thread
 from ..base import Lease
 from ..thread import Job, JournalThread
 from .clock import DatabaseClock
-from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, migrate
+from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, migrate, send_all
 from .listener import Listener
 from .queries import Queries
 from .work import Found, Work, in_turn, values_of
@@ -240,6 +240,7 @@ class PostgresThread(JournalThread[Work]):
                         for name in statements
                     ]
                     sent.append((run, cursors))
+                send_all(connection)
                 pipeline.sync()
         except psycopg.Error as error:
             if not is_lost(connection, error):
