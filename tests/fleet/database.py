@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import psycopg
@@ -12,6 +12,9 @@ import psycopg
 from tests.postgres import PostgresServer
 
 __all__ = ["Spent", "ask", "change", "logged_statements", "sync_commits"]
+
+_TOLD_S: Final = 1.5
+"""So late a process of the server may tell how many transactions it has committed."""
 
 
 def ask(server: PostgresServer, statement: str) -> Any:
@@ -46,9 +49,11 @@ class Spent:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._at, self._before = time.monotonic(), self._now()
+        self._before = self._now()
+        self._at = time.monotonic()
 
     def _now(self) -> tuple[float, float, float]:
+        time.sleep(_TOLD_S)
         first = psutil.Process(self._server.pid)
         cpu_s = sum(
             sum(process.cpu_times()[:2]) for process in (first, *first.children(recursive=True))

@@ -100,7 +100,7 @@ async def _waiting(server: PostgresServer, count: int) -> list[str]:
         for number in range(REPLICAS):
             await journal.renew(_lease(number))
         await journal.claim(replace(record, owner="replica-0/1"))
-        _copy(server, record, count, {"owner": f"'replica-' || n % {REPLICAS} || '/1'"})
+        _copy(server, record, count, {"owner": f"'replica-' || mod(n, {REPLICAS}) || '/1'"})
 
         async def look() -> None:
             """What a step of adopt() asks for that finds nothing, by a replica that has nothing yet."""

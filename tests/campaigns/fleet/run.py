@@ -99,8 +99,8 @@ class Fleet(Lives):
     def kill(self, life: int) -> None:
         with self._lock:
             if life in self.suspended:
-                self._note("suspended", life, self.suspended.pop(life)[0])
-        self._note("killed", life, time.monotonic())
+                self._interrupted("suspended", life, self.suspended.pop(life)[0])
+        self._interrupted("killed", life, time.monotonic())
         super().kill(life)
 
     def stop(self, life: int) -> None:
@@ -108,7 +108,7 @@ class Fleet(Lives):
         at = time.monotonic()
         self.running[life].send_signal(signal.SIGTERM)
         self.wait_for_end(life)
-        self._note("stopped", life, at)
+        self._interrupted("stopped", life, at)
 
     def suspend(self, life: int, seconds: float) -> None:
         process, at = self.running[life], time.monotonic()
@@ -116,7 +116,7 @@ class Fleet(Lives):
         def go_on() -> None:
             with self._lock:
                 if self.suspended.pop(life, None) is not None:  # else it was killed meanwhile
-                    self._note("suspended", life, at)
+                    self._interrupted("suspended", life, at)
                     process.send_signal(signal.SIGCONT)
 
         timer = threading.Timer(seconds, go_on)
@@ -128,7 +128,7 @@ class Fleet(Lives):
         for _, timer in list(self.suspended.values()):
             timer.join()
 
-    def _note(self, what: What, life: int, since: float) -> None:
+    def _interrupted(self, what: What, life: int, since: float) -> None:
         self.interruptions.append(Interruption(life, what, since, time.monotonic()))
 
     def noted_by(self, at: float) -> float:
