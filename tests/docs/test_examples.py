@@ -98,10 +98,14 @@ def test_the_job_runner_runs_each_job_once() -> None:
     assert "3  Three jobs, three orders" in by_command("job_runner.py")
 
 
+@pytest.mark.parametrize("database", ["given", "its own"])
 def test_a_fleet_finishes_what_a_killed_replica_had_begun(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
+    postgres: str, database: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("DATABASE", postgres)
+    if database == "given":
+        monkeypatch.setenv("DATABASE", postgres)
+    elif not request.config.getoption("--long"):
+        pytest.skip("starts another server; --long runs it")
     monkeypatch.setenv("DEMO_STEP_S", "0.6")
     assert "4  6 orders, 6 coffees" in by_command("fleet.py")
 

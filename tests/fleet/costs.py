@@ -21,7 +21,7 @@ __all__ = ["of_a_task", "of_an_idle_replica"]
 
 AT_ONCE: Final = (1, 100, 1000)
 TASKS: Final = 2000
-IDLE_S: Final = 60.0
+IDLE_S: Final = 30.0
 LEASE_S: Final = 30.0
 NOWHERE: Final = "http://127.0.0.1:9/mcp"
 """Nothing listens there. A replica without calls asks no server."""

@@ -23,7 +23,7 @@ from .replica import LIMIT_S, Replica, journal_of, replica
 __all__ = ["rows"]
 
 LEASE_S: Final = 6.0
-ROUNDS: Final = 25
+ROUNDS: Final = 12
 TASKS: Final = 8
 POLLED_S: Final = 0.1
 """For so long a poll that was sent before a kill may be on its way."""
