@@ -46,6 +46,15 @@ class Instructions:
             self._stop = self._store.journal.listen(in_loop(self._ring))
         self._driven[call.record.record_id] = call
 
+    async def follow(self, call: LiveCall) -> None:
+        """Ring for a call that another client drives when it ends, until :meth:`leave`.
+
+        Raises:
+            JournalError: The journal could not be written.
+        """
+        self.join(call)
+        await self._store.journal.follow(call.record.record_id)
+
     def leave(self, call: LiveCall) -> None:
         """Ring for a call no longer."""
         if self._driven.pop(call.record.record_id, None) is not None and not self._driven:

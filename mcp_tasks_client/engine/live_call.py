@@ -350,10 +350,15 @@ class LiveCall:
         left_s = self.due - clock.monotonic()
         if left_s <= 0:
             return True
-        self._alarm = make_signal()
-        await clock.wait(self._alarm, left_s if left_s < math.inf else None)
-        self._alarm = None
+        await self.wait_for_ring(clock, left_s if left_s < math.inf else None)
         return self.due <= clock.monotonic()
+
+    async def wait_for_ring(self, clock: Clock, timeout_s: float | None) -> None:
+        """Wait until somebody rings, or the seconds have passed. With instructions there is no wait."""
+        if not self.instructed:
+            self._alarm = make_signal()
+            await clock.wait(self._alarm, timeout_s)
+            self._alarm = None
 
     def __repr__(self) -> str:
         return f"LiveCall({self.record!r})"

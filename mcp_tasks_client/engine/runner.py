@@ -155,12 +155,15 @@ class Runner:
         await self.store.release_unfinished(call, to_process=is_asked)
 
     async def _own(self, call: LiveCall) -> None:
-        """Become the owner. While another client is, look now and then what becomes of the call."""
+        """Become the owner. While another client is, look what becomes of the call, now and when told."""
         look_s = _FIRST_LOOK_S
         while not (await self.store.take(call) or call.record.finished):
             call.followed = True
             call.publish()
-            await self._clock.sleep(look_s)
+            if look_s == _FIRST_LOOK_S:
+                await self._instructions.follow(call)
+            await call.wait_for_ring(self._clock, look_s)
+            call.instructed = False  # what is left for the call is read once it is ours
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
             call.count_poll()
 

@@ -443,6 +443,13 @@ class Journal(ABC):
         which waits for nothing, and may be called again.
         """
 
+    async def follow(self, record_id: str) -> None:
+        """Have listeners told when a call ends that another client drives.
+
+        A journal that cannot do that does nothing. Whoever follows a call looks by itself, too.
+        """
+        return
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -117,3 +117,4 @@ class GuardedJournal(Journal):
     instruct = _guard(Journal.instruct)
     instructions = _guard(Journal.instructions)
     listen = _guard_sync(Journal.listen)
+    follow = _guard(Journal.follow)

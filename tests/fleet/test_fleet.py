@@ -14,10 +14,12 @@ import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client import TasksClient
+from mcp_tasks_client import PostgresJournal, TasksClient
+from mcp_tasks_client.engine import runner
 from mcp_tasks_client.engine.environment import Environment, SystemClock
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.testing import working
+from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.testing import completed, text_result, working
 from tests._requirements import requirement
 from tests._results import text
 from tests.real_server import RealServer
@@ -62,6 +64,56 @@ async def test_two_replicas_that_call_under_one_key_at_once_call_once(
         assert [one.words("done") for one in both] == [["1"], ["1"]]
     async with TasksClient(real_server.url, journal=journal_of(postgres, schema)) as client:
         assert text(await client.call_tool("runs", {"token": token})) == "1"
+
+
+def client_on(
+    host: str, postgres: str, schema: str, session: ScriptedSession, clock: SystemClock | None = None
+) -> TasksClient:
+    """A client of this process that is on another host, as far as others can tell."""
+    process = replace(Process.current(), host=host)
+    environment = Environment(process=process, clock=clock or SystemClock())
+    return TasksClient(session, journal=journal_of(postgres, schema), environment=environment)
+
+
+@requirement("law:2")
+async def test_whoever_follows_a_call_elsewhere_is_woken_by_its_end(
+    postgres: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_FIRST_LOOK_S", 60.0)  # or else it may look at the right moment
+    take, looks = PostgresJournal.take, 0
+
+    async def look(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await take(*args)
+
+    monkeypatch.setattr(PostgresJournal, "take", look)
+    task = working("task-1", poll_interval_ms=1000)
+    driving = ScriptedSession(calls=[task], gets={"task-1": [task, completed("task-1", text_result("done"))]})
+    following = ScriptedSession()
+    results: list[str] = []
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            client_on("a", postgres, schema, driving) as first,
+            client_on("b", postgres, schema, following) as second,
+        ):
+            handle = await first.start_tool("tool", idempotency_key="order-42")
+
+            async def follow() -> None:
+                results.append(text(await second.call_tool("tool", idempotency_key="order-42")))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow)
+                await anyio.sleep(0.5)
+                (record,) = await first.records()
+                async with journal_of(postgres, schema) as journal:  # of which both are told
+                    await journal.instruct(record.record_id, Instruction("nothing", "{}", 7.0))
+                await handle.result()
+                ended_at = time.monotonic()
+            assert time.monotonic() - ended_at < 1.0
+    assert results == ["done"]
+    assert following.sent == []
+    assert looks < 10
 
 
 @requirement("law:2", "law:5")
@@ -141,9 +193,7 @@ async def test_a_host_whose_clock_goes_wrong_takes_nobodys_calls_and_loses_none(
 
     def client(host: str, clock: SystemClock, task_id: str) -> TasksClient:
         session = ScriptedSession(calls=[working(task_id, poll_interval_ms=600_000)])
-        process = replace(Process.current(), host=host)
-        environment = Environment(process=process, clock=clock)
-        return TasksClient(session, journal=journal_of(postgres, schema), environment=environment)
+        return client_on(host, postgres, schema, session, clock)
 
     with anyio.fail_after(LIMIT_S):
         async with (

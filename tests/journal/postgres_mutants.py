@@ -123,6 +123,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "nobody else is told of an instruction": Mutant(
         "instruct", "pg_notify('{channel}', left(record_id, 1000))", "1"
     ),
+    "nobody is told of the end of a call that is followed": Mutant("follow", "'follow'", "'other'"),
+    "whoever follows has the driver heed it": Mutant("follow", "'', 0, 1", "'', 0, 0"),
+    "a call that has ended is followed": Mutant(
+        "follow", "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)"
+    ),
     "what was heeded is to be heeded again": Mutant("instructions", " AND heeded = 0"),
     "instructions come in the order of their names": Mutant(
         "instructions", "ORDER BY sequence", "ORDER BY name DESC"

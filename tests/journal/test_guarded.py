@@ -49,6 +49,7 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "release": ("a/1", "a"),
     "instruct": ("r", Instruction("cancel", "{}", 1.0)),
     "instructions": ("r",),
+    "follow": ("r",),
     "listen": (print,),
 }
 COROUTINES: Final = [name for name in CALLS if inspect.iscoroutinefunction(getattr(Journal, name))]

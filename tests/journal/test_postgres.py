@@ -300,6 +300,33 @@ async def test_an_answer_is_told_at_once_to_whoever_listens_elsewhere(
             stop()
 
 
+async def test_the_end_of_a_call_is_told_if_somebody_follows_it(
+    postgres_journal: Callable[[], PostgresJournal],
+    other_journal: Callable[[], PostgresJournal],
+    schema: str,
+    run: Run,
+) -> None:
+    followed, alone = (record(state=observing(), owner="a/1") for _ in range(2))
+    heard: list[str] = []
+    with anyio.fail_after(30):
+        async with postgres_journal() as first, other_journal() as second:
+            for one in (followed, alone):
+                await first.save(one)
+            stop = second.listen(heard.extend)
+            await second.follow(followed.record_id)
+            await second.follow(followed.record_id)
+            await anyio.sleep(1.5)  # it listens, and has looked
+            assert heard == []
+            for one in (alone, followed):
+                await first.save(replace(one, state=finished()), known=True)
+            while not heard:
+                await anyio.sleep(0.01)
+            assert heard == [followed.record_id]
+            await second.follow(alone.record_id)  # it has ended, so that there is nothing to tell any more
+            assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
+            stop()
+
+
 @requirement("law:3")
 async def test_a_call_that_ends_at_the_moment_takes_no_answer(
     postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str, run: Run

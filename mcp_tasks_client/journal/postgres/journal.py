@@ -366,6 +366,12 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         )
         return read_instructions(found, key, self._name, self._codec)
 
+    async def follow(self, record_id: str) -> None:
+        """Have listeners told when a call ends."""
+        key = escape(record_id)
+        row = row_json({"record_id": key})
+        await self._do(Work(statements=("follow",), row=row, key=key, touches=(key,)))
+
     async def _find(self, statement: str, **values: str) -> TaskRecord | None:
         row = await self._find_row(statement, **values)
         return None if row is None else row.record(self._codec)

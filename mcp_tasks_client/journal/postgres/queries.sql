@@ -249,6 +249,16 @@ WITH new AS (
 )
 SELECT record_id, pg_notify('{channel}', left(record_id, 1000)) FROM new;
 
+-- name: follow
+-- Have the end of calls told to whoever listens; see the function forget_instructions. Nobody has to heed it.
+INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
+SELECT stored.record_id, 'follow', '', 0, 1
+FROM json_to_recordset(%(rows)s::json) AS given (record_id text)
+JOIN {schema}.records AS stored ON stored.record_id = given.record_id
+WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)
+FOR SHARE OF stored
+ON CONFLICT DO NOTHING;
+
 -- name: instruction
 SELECT record_id, stored.name, stored.body, stored.at, stored.heeded
 FROM json_to_recordset(%(rows)s::json) AS given (record_id text, name text)

@@ -79,10 +79,17 @@ CREATE TABLE {schema}.instructions (
 
 CREATE INDEX instructions_unheeded ON {schema}.instructions (record_id) WHERE heeded = 0;
 
--- A call that has ended needs none, and what persons have answered is private.
+-- A call that has ended needs none, and what persons have answered is private. Whoever follows the call has
+-- left an instruction to tell of its end; no other commit pays for that, since NOTIFY has commits wait in a row.
 CREATE FUNCTION {schema}.forget_instructions() RETURNS trigger LANGUAGE plpgsql AS $$
+  DECLARE
+    is_followed boolean;
   BEGIN
-    DELETE FROM {schema}.instructions WHERE record_id = NEW.record_id;
+    WITH forgotten AS (DELETE FROM {schema}.instructions WHERE record_id = NEW.record_id RETURNING name)
+    SELECT bool_or(name = 'follow') INTO is_followed FROM forgotten;
+    IF is_followed THEN
+      PERFORM pg_notify('{schema}', left(NEW.record_id, 1000));
+    END IF;
     RETURN NULL;
   END
 $$;
