@@ -76,3 +76,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     return spy_on(monkeypatch)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """PostgreSQL encodes by what encodes for SQLite, so that only ``--long`` shows it once more."""
+    if not config.getoption("--long"):
+        left_out = {item for item in items if "TestEncryptedPostgres" in item.nodeid}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

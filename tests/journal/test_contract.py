@@ -50,11 +50,7 @@ class TestEncryptedSqlite(OneLoop, JournalContract):
 @requirement("law:3", "law:5")
 class TestEncryptedPostgres(OneLoop, JournalContract):
     @pytest.fixture
-    def make_journal(
-        self, request: pytest.FixtureRequest, postgres_journal: object, postgres: str, schema: str
-    ) -> Callable[[], Journal]:
-        if not request.config.getoption("--long"):
-            pytest.skip("it is encoded by what encodes for SQLite; --long runs it")
+    def make_journal(self, postgres_journal: object, postgres: str, schema: str) -> Callable[[], Journal]:
         return lambda: PostgresJournal(postgres, schema=schema, codec=CODEC)
 
 
