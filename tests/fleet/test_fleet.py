@@ -142,6 +142,25 @@ async def test_what_a_killed_replica_had_is_adopted_within_two_leases(
         assert len(real_server.witness(one, "tools/call")) == 1
 
 
+@requirement("law:2", "law:5")
+async def test_what_a_replica_had_that_is_told_to_stop_is_adopted_within_half_a_lease(
+    postgres: str, schema: str, real_server: RealServer
+) -> None:
+    url = real_server.url
+    with replica(postgres, schema, url, "a", "adopt") as first:
+        await first.until(lambda: first.said)
+        started = await start(postgres, schema, url, 2, seconds=LEASE_S)
+        await first.until(lambda: len(first.words("adopted")) == 2)
+        with replica(postgres, schema, url, "b", "adopt") as second:
+            await second.until(lambda: second.said)
+            first.process.send_signal(signal.SIGTERM)
+            told_at = time.monotonic()
+            await second.until(lambda: len(second.words("adopted")) == 2)
+            assert time.monotonic() - told_at < LEASE_S / 2 + 0.5
+            assert first.process.wait(LIMIT_S) == 0
+            assert {*first.words("adopted")} == {*second.words("adopted")} == {*started}
+
+
 @requirement("law:5")
 async def test_a_replica_that_was_suspended_can_write_nothing_after_another_has_taken_over(
     postgres: str, schema: str, real_server: RealServer
