@@ -444,9 +444,10 @@ class Journal(ABC):
         """
 
     async def follow(self, record_id: str) -> None:
-        """Have listeners told when a call ends that another client drives.
+        """Have listeners told when a call ends that another client drives, perhaps in another process.
 
-        A journal that cannot do that does nothing. Whoever follows a call looks by itself, too.
+        It leaves no instruction to be heeded. Nothing happens if there is no such record, or it has ended. A
+        journal that cannot do that does nothing, as the default. Whoever follows a call looks by itself, too.
         """
         return
 

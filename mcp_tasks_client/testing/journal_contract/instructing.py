@@ -93,6 +93,19 @@ class InstructionTests:
         assert await journal.instructions(given.record_id) == []
         assert await journal.instruct(given.record_id, NO) is None
 
+    async def test_whoever_follows_a_call_leaves_nothing_to_heed(self, journal: Journal) -> None:
+        given = record(state=observing(), idempotency_key="order-42")
+        await journal.save(given)
+        for _ in range(2):
+            for record_id in (given.record_id, "nobody's"):
+                await journal.follow(record_id)
+        assert await journal.instructions(given.record_id) == []
+        assert await journal.instruct(given.record_id, YES) == YES
+
+        await journal.save(replace(given, state=finished()), known=True)
+        await journal.follow(given.record_id)
+        assert await journal.instructions(given.record_id) == []
+
     async def test_a_record_that_is_not_there_takes_none(self, journal: Journal) -> None:
         assert await journal.instruct("nobody's", YES) is None
         assert await journal.instructions("nobody's") == []
