@@ -128,9 +128,10 @@ class Journal(ABC):
     Every method is safe to call from several tasks at once, and from event loops in several threads. Writes
     of one record take effect in the order in which they were called.
 
-    What is read is equal to what was written, and a copy of it: neither changes with the other. A text may be
-    any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
-    :class:`~mcp_tasks_client.journal.row.Row` is one way to keep that.
+    What is read is equal to what was written, and a copy of it: neither changes with the other. Only of a
+    server's snapshot the fields are dropped that the protocol does not name. A text may be any ``str``, also
+    with NUL or a lone surrogate in it, and is compared byte for byte.
+    :class:`~mcp_tasks_client.journal.row.Row` is one way to keep all that.
 
     A journal goes by no clock. All times are given to it, in seconds since the epoch, and compared with each
     other.
@@ -150,8 +151,8 @@ class Journal(ABC):
 
     Raises:
         JournalError: From every method: the journal could not be read or written. The
-            subclasses say why. What was stored before is untouched. An error of any other class, such as a
-            database's own, is raised to hosts as a JournalError.
+            subclasses say why. An error of any other class, such as a database's own, is raised to hosts as
+            a JournalError.
         TypeError: What should be text is none, or a value of a record has no JSON form. Nothing is stored.
         ValueError: A time is not finite, or a fence is not between 0 and ``2**63 - 1``. Nothing is stored.
     """
