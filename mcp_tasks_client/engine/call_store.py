@@ -377,6 +377,26 @@ class CallStore:
         gone = await self._lease.gone(self.journal, taken.record.owner)
         return await self.journal.take(record_id, self._owner, gone) if gone else taken
 
+    async def confirm(self, call: LiveCall) -> None:
+        """See that a call is ours still, if our lease had run out since that was seen.
+
+        A poll that shows nothing new is not journaled, so that no fence would tell.
+
+        Raises:
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        lapses = self._lease.lapses
+        if call.lapses == lapses or not call.journaled:
+            return
+        try:
+            record = await self.journal.by_id(call.record.record_id)
+        except JournalError:
+            return  # polls go on without a journal, and the next one sees
+        call.lapses = lapses
+        if record is not None and isinstance(call.ownership, Ours) and record.fence > call.ownership.fence:
+            call.ownership, call.next_send = Theirs(), None
+            raise driven_elsewhere(call.record.tool)
+
     async def is_driven(self, record: TaskRecord) -> bool:
         """Whether the owner of a record is there; for clients of this very process, whether it is open.
 

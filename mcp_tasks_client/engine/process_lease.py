@@ -69,6 +69,7 @@ class ProcessLease:
 
     Attributes:
         owners: The names of the clients that hold it. A finalizer may take one out at any time.
+        lapses: How often it had run out when it was renewed. Others may have taken our records then.
     """
 
     def __init__(self, journal: Hashable, process: Process, environment: Environment) -> None:
@@ -79,6 +80,7 @@ class ProcessLease:
         self._lease_id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self.owners: set[str] = set()
+        self.lapses = 0
         self._renewed_at: float | None = None
         self._pruned_at = -math.inf
         self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
@@ -180,7 +182,7 @@ class ProcessLease:
         """Note that the journal has stored the lease."""
         self._renewed_at = lease.renewed_at
         if had_lapsed:
-            # Fences keep whatever was taken meanwhile from being overwritten, so nothing else is done.
+            self.lapses += 1
             logger.warning("The lease of this process had run out. Other processes may have taken its tasks.")
 
     @property

@@ -298,6 +298,7 @@ class Runner:
     async def _poll_when_due(self, call: LiveCall) -> None:
         if await self._wait_until_due(call):
             await self.store.settle(call)  # what is being committed just now may put the poll off
+            await self.store.confirm(call)
             if call.due <= self._clock.monotonic():
                 await self.step(call, self._requests.tick())
 

@@ -293,6 +293,40 @@ async def test_a_lease_that_lapsed_is_noticed_and_stored_anew(caplog: pytest.Log
             assert "had run out" in caplog.text
 
 
+@requirement("law:4", "law:5")
+async def test_a_host_whose_lease_had_lapsed_polls_no_more_what_another_has_taken() -> None:
+    """A poll that shows nothing new is not journaled, so that no fence tells whose the call is."""
+    journal, clock, other_clock = Counting(), ManualClock(), ManualClock()
+
+    def host(name: str, its_clock: ManualClock) -> tuple[ScriptedSession, TasksClient]:
+        gets = {f"task-{n}": [working(f"task-{n}", poll_interval_ms=1000)] for n in (1, 2)}
+        calls = [working("task-1", poll_interval_ms=1000), working("task-2", poll_interval_ms=1000)]
+        session = ScriptedSession(clock=its_clock, calls=calls, gets=gets)
+        process = replace(Process.current(), host=name)
+        environment = Environment(clock=its_clock, process=process, jitter=lambda: 0.0)
+        return session, TasksClient(session, journal=journal, environment=environment)
+
+    def polls(session: ScriptedSession, task_id: str) -> int:
+        return sum(sent.task_id == task_id for sent in session.log("tasks/get"))
+
+    session, first = host("first", clock)
+    _, second = host("second", other_clock)
+    with anyio.fail_after(20):
+        async with first, second:
+            taken = await first.start_tool("tool")
+            await clock.advance(3)
+            await other_clock.advance(LEASE_S + 4)
+            assert [handle.task_id for handle in await second.resume()] == ["task-1"]
+            kept = await first.start_tool("tool")
+            clock.jump(LEASE_S + 1)  # as a host that was suspended
+            await journal.pass_time(clock, 2)  # with a poll before the lease is renewed
+            before = polls(session, "task-1")
+            await clock.advance(10)
+            assert polls(session, "task-1") == before
+            assert polls(session, "task-2") >= 9
+            assert not (taken.done or kept.done)
+
+
 @requirement("law:1", "law:5")
 async def test_nothing_is_owned_without_a_lease() -> None:
     journal, clock = Counting(), ManualClock()
