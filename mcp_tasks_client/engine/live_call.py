@@ -390,6 +390,6 @@ def forgotten(call: LiveCall) -> JournalError:
     """The error of a call that the journal had, and has no more."""
     return JournalError(
         f"The journal has forgotten the call of {name_tool(call.record.tool)}: another client brought it to "
-        "its end, or the journal was set back (by a failover, or from a backup). If the server still knows the "
-        "task, attach its ID."
+        "its end, or the journal was set back (by a failover, or from a backup). If the server still knows "
+        "the task, attach its ID."
     )
