@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 import anyio
 import psycopg
 
-from mcp_tasks_client import PollPolicy, PostgresJournal, TasksClient
+from mcp_tasks_client import PostgresJournal, TasksClient
 from tests.postgres import PostgresServer, running_postgres
 
 from ..lives import LIMIT_S, Lives, takeovers
@@ -34,8 +34,8 @@ __all__ = ["run"]
 
 REPLICAS: Final = 4
 WORK_S: Final = 0.3
-STARTER_POLLS_S: Final = 5.0
-"""So seldom does the process poll that makes the calls, and leaves them as soon as it has made all."""
+AT_ONCE: Final = 50
+"""How many calls are made before they are left, since who makes them polls them until then."""
 
 EARLY_S: Final = 0.01
 """By so much a poll may seem to be early, since times are those of arrival."""
@@ -142,7 +142,8 @@ class Fleet(Lives):
     def interrupted(self, life: int, since: float, until: float, *whats: What) -> bool:
         """Whether something was done to a life in a time."""
         return any(
-            one.life == life and one.what in whats and since <= one.at <= until for one in self.interruptions
+            one.life == life and one.what in whats and since <= one.until and one.at <= until
+            for one in self.interruptions
         )
 
     def just_back(self, life: int | None, at: float) -> bool:
@@ -161,7 +162,8 @@ def run(folder: Path, seed: int, *, tasks: int, disturbances: int, calm: int) ->
         seed: Decides about what happens, and when.
         tasks: How many calls are made in all, as the disturbances go on.
         disturbances: How many there are.
-        calm: How many calls are made when nothing is disturbed any more, to see how they are shared.
+        calm: How many calls are made in the end, for four new replicas that nobody disturbs, to see how they
+            are shared.
     """
     chance, happened = random.Random(seed), Counter[str]()
     began = time.monotonic()
@@ -187,9 +189,12 @@ def run(folder: Path, seed: int, *, tasks: int, disturbances: int, calm: int) ->
         finished = fleet.wait_for_deliveries(tasks)
         calm_since = time.monotonic()
         if finished and calm:
-            for life in fleet.running:
+            for life in list(fleet.running):
+                fleet.stop(life)
+            for number in range(tasks, tasks + calm, AT_ONCE):
+                anyio.run(_start, fleet, range(number, min(number + AT_ONCE, tasks + calm)))
+            for life in [fleet.replica() for _ in range(REPLICAS)]:
                 fleet.wait_for(life)
-            anyio.run(_start, fleet, range(tasks, tasks + calm))
             fleet.wait_for_deliveries(tasks + calm)
         # Whoever was killed between a delivery and its commit has left it to others.
         deadline = time.monotonic() + 3 * LEASE_S
@@ -227,7 +232,6 @@ async def _start(fleet: Fleet, numbers: range) -> None:
         journal=PostgresJournal(fleet.dsn),
         elicitation="later",
         environment=environment("start"),
-        poll=PollPolicy(floor_s=STARTER_POLLS_S),
     ) as client:
         for number in numbers:
             arguments = {"intent": f"call-{number}", "seconds": WORK_S}
