@@ -62,19 +62,6 @@ class InstructionTests:
         assert await journal.instructions(given.record_id) == [CANCEL]
         assert await journal.instruct(given.record_id, NO) == YES._replace(body="", heeded=True)
 
-    async def test_whoever_follows_a_call_leaves_nothing_to_heed(self, journal: Journal) -> None:
-        given = record(state=observing())
-        await journal.save(given)
-        for _ in range(2):
-            await journal.follow(given.record_id)
-        await journal.follow("of no record")
-
-        assert await journal.instructions(given.record_id) == []
-        assert await journal.instruct(given.record_id, YES) == YES
-        await journal.save(ended := replace(given, state=finished()), known=True)
-        await journal.follow(given.record_id)
-        assert await journal.by_id(given.record_id) == ended
-
     async def test_whoever_does_not_own_a_record_heeds_nothing(self, journal: Journal) -> None:
         given = record(state=observing())
         await journal.save(given)
