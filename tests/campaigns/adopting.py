@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from mcp_tasks_client import TaskHandle, TasksClient, TasksClientError
+from mcp_tasks_client import DrivenElsewhereError, TaskHandle, TasksClient, TasksClientError
 
 from .torture.evidence import Log
 
@@ -27,9 +27,10 @@ async def adopt_all(client: TasksClient, log: Log, limit: int | None = None) -> 
                     log.write("delivered", task_id=handle.task_id, **told)
                 return
             except TasksClientError as error:
-                if handle.done:
-                    return
                 log.write("lost", task_id=handle.task_id, text=repr(error))
+                # Whoever has it now sees it through. Awaited again, it would give us the outcome as well.
+                if handle.done or isinstance(error, DrivenElsewhereError):
+                    return
                 await anyio.sleep(_PAUSE_S)
 
     async with anyio.create_task_group() as tasks:
