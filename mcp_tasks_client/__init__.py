@@ -65,14 +65,14 @@ if TYPE_CHECKING:
     from .journal.encryption import FernetCodec
     from .journal.postgres.journal import PostgresJournal
 
-_NEED_THE_SDK = {
+_NEED_AN_EXTRA = {
+    "FernetCodec": (".journal.encryption", "cryptography", "pip install cryptography"),
+    "PostgresJournal": (".journal.postgres.journal", "psycopg", "pip install 'psycopg[binary]'"),
     "TasksExtension": (".hosts.sdk.extension", "mcp.client.extension", "pip install 'mcp>=2,<3'"),
     "TasksTransport": (".hosts.relay.tasks_transport", "mcp", "pip install mcp"),
 }
 
 _LATE = {
-    "FernetCodec": ".journal.encryption",
-    "PostgresJournal": ".journal.postgres.journal",
     "TasksHttpTransport": ".hosts.http.tasks_http_transport",
     "call_label": ".hosts.call_options",
     "idempotency_key": ".hosts.call_options",
@@ -164,10 +164,10 @@ def __getattr__(name: str) -> Any:
         return version("mcp-tasks-client")
     if name in _LATE:
         return getattr(import_module(_LATE[name], __name__), name)
-    # Imported on use, since they need the official SDK, which the rest does not.
-    if name not in _NEED_THE_SDK:
+    # Imported on use, since they need what the rest does not.
+    if name not in _NEED_AN_EXTRA:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, needed, remedy = _NEED_THE_SDK[name]
+    module, needed, remedy = _NEED_AN_EXTRA[name]
     if not _is_installed(needed):
         return _make_placeholder(name, remedy)
     return getattr(import_module(module, __name__), name)

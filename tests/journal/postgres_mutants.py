@@ -74,25 +74,24 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "take", "AND (owner IS NULL OR owner = %(owner)s::text OR owner = ANY (%(gone)s::text[]))"
     ),
     "a taken record has its old fence": Mutant("take", ", fence = fence + 1"),
-    "a record of another scope is taken": Mutant("take_free", "scope = %(scope)s AND "),
-    "what is not pending is taken": Mutant("take_free", " AND pending = 1"),
+    "a record of another scope is taken": Mutant("free", "scope = %(scope)s AND "),
+    "what is not pending is taken": Mutant("free", " AND pending = 1"),
     "the record of another application is taken": Mutant(
-        "take_free", "AND (application IS NULL OR application = %(application)s::text)"
+        "free", "AND (application IS NULL OR application = %(application)s::text)"
     ),
-    "the record of a living owner is taken": Mutant(
+    "the record of an owner who has come just now is taken": Mutant(
         "take_free", "AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))"
     ),
+    "the records of who is gone are not found": Mutant("free", " OR owner = ANY (%(gone)s::text[])"),
     "the records of who is gone are left": Mutant("take_free", " OR owner = ANY (%(gone)s::text[])"),
-    "what is to be left alone is taken": Mutant("take_free", "AND record_id <> ALL (%(leave)s::text[])"),
-    "the newest are taken first": Mutant(
-        "take_free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"
-    ),
-    "more are taken than are wanted": Mutant("take_free", "LIMIT %(limit)s::bigint"),
+    "what is to be left alone is taken": Mutant("free", "AND record_id <> ALL (%(leave)s::text[])"),
+    "the newest are taken first": Mutant("free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"),
+    "more are taken than are wanted": Mutant("free", "LIMIT %(limit)s::bigint"),
     "two take the same": Mutant("take_free", "FOR UPDATE SKIP LOCKED"),
     "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
     "whoever takes is given what others have": Mutant("mine", " AND owner = %(owner)s::text"),
-    "what cannot be read stays with whoever took it": Mutant(
-        "give_back", "owner = given.owner", "owner = owner"
+    "whoever took without hearing of it is given what others have": Mutant(
+        "taken", " AND owner = %(owner)s::text"
     ),
     "a task that is released is free": Mutant("release", "ELSE owner || '/left'", "ELSE NULL"),
     "an outcome that is released is not free": Mutant("release", "THEN NULL", "THEN owner"),

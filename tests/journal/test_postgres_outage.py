@@ -430,7 +430,7 @@ async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
 ) -> None:
     texts = {**queries.texts(), "sleep": "SELECT pg_sleep(30)"}
     monkeypatch.setattr(queries, "texts", lambda: texts)
-    monkeypatch.setattr(database, "connect", partial(connect, transaction_limit_s=1))
+    monkeypatch.setattr(database, "connect", partial(connect, limit_s=1))
     failed: list[JournalError] = []
     with anyio.fail_after(40):
         async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_6", outage_s=1.5) as journal:
@@ -555,3 +555,23 @@ async def test_a_transaction_that_is_refused_refuses_one_write_alone(journal: Po
     assert [one.record_id for one in await journal.records(SCOPE)] == [
         one.record_id for one in [*given, first]
     ]
+
+
+@requirement("law:11")
+async def test_a_server_that_does_not_answer_is_away(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its network is there, as where it waits for a standby that is gone."""
+    monkeypatch.setattr(database, "connect", partial(connect, limit_s=1))
+    with anyio.fail_after(30):
+        async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_8", outage_s=5) as journal:
+            await journal.save(given := record(state=observing(), owner="a/1"))
+            assert journal._thread is not None
+            assert journal._thread._connection is not None
+            backend = psutil.Process(journal._thread._connection.info.backend_pid)
+            backend.suspend()
+            try:
+                await journal.save(late := replace(given, updated_at=5.0), known=True)
+                assert await journal.by_id(given.record_id) == late
+            finally:
+                backend.resume()

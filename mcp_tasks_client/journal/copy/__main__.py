@@ -1,7 +1,8 @@
-"""``python -m mcp_tasks_client.journal.copy FROM TO``: copies a journal, while nobody has it open.
+"""``python -m mcp_tasks_client.journal.copy FROM TO``: copies a journal, while nobody uses it.
 
 Each is the path of a SQLite file or the address of a PostgreSQL database. The journal at ``TO`` has to be
-empty. The one at ``FROM`` stays as it is: use it no longer, since both would see to the same tasks.
+empty. The one at ``FROM`` stays as it is: use it no longer, since both would see to the same tasks. A process
+that drives calls or adopts is noticed; one that merely has the journal open is not.
 
 Encoded records are copied as they are, unless ``--decrypt`` or ``--encrypt`` names a file of keys.
 """
@@ -9,12 +10,14 @@ Encoded records are copied as they are, unless ``--decrypt`` or ``--encrypt`` na
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import JournalError
 from ..encryption import FernetCodec
+from ..postgres.queries import check_schema
 from .file import SqliteMedium
 from .medium import Medium, copy
 
@@ -25,12 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0 if everything was copied, and 1 if nothing was."""
     parser = argparse.ArgumentParser(
         prog="python -m mcp_tasks_client.journal.copy",
-        description="Copy a journal from a SQLite file to PostgreSQL or back, while nobody has it open.",
+        description="Copy a journal from a SQLite file to PostgreSQL or back. Stop all that use it first.",
     )
     where = "path of a SQLite file, or postgresql://user@host/database"
     parser.add_argument("source", metavar="FROM", help=where)
     parser.add_argument("target", metavar="TO", help=f"{where}; it has to be empty")
-    parser.add_argument("--schema", default="mcp_tasks_client", help="of the journal in PostgreSQL")
+    parser.add_argument(
+        "--schema", default="mcp_tasks_client", type=_schema, help="of the journal in PostgreSQL"
+    )
     keys = "a file of Fernet keys, one a line;"
     parser.add_argument("--decrypt", metavar="KEYS", type=_codec, help=f"{keys} FROM is encrypted with these")
     parser.add_argument("--encrypt", metavar="KEYS", type=_codec, help=f"{keys} the first one encrypts TO")
@@ -51,20 +56,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _schema(name: str) -> str:
+    """The name of a schema."""
+    try:
+        check_schema(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
 def _codec(path: str) -> FernetCodec:
     """The codec of a file of keys."""
     try:
         return FernetCodec(*Path(path).read_text().split())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _medium(where: str, schema: str) -> Medium:
     """The medium of an address: a database if it looks like one, or else a file."""
-    if where.startswith(("postgresql://", "postgres://")) or "=" in where:
-        from .database import PostgresMedium  # imported on use: not everybody has psycopg
+    if re.match(r"postgres(ql)?://|\w+ *=", where):
+        try:
+            from .database import PostgresMedium  # imported on use: not everybody has psycopg
+        except ImportError as error:
+            raise JournalError(f"{error}: a database needs psycopg (pip install 'psycopg[binary]')") from None
 
-        return PostgresMedium(where, schema)
+        try:
+            return PostgresMedium(where, schema)
+        except ValueError as error:
+            raise JournalError(f"{error}; a file of such a name is ./{where}") from None
     return SqliteMedium(Path(where))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from ..postgres.database import Connection, connect, describe, explain, migrate
+from ..postgres.database import Connection, connect, describe, explain, migrate, parse
 from ..postgres.queries import Queries
 from ..postgres.stored import whole
 from ..postgres.work import row_json
@@ -25,9 +25,13 @@ class PostgresMedium(Medium):
     Args:
         dsn: Where the database is.
         schema: Its name; it is made where there is none.
+
+    Raises:
+        ValueError: libpq cannot read ``dsn``.
     """
 
     def __init__(self, dsn: str, schema: str) -> None:
+        parse(dsn)
         self._dsn = dsn
         self._schema = schema
         self._queries = Queries(schema)
@@ -36,12 +40,22 @@ class PostgresMedium(Medium):
     def __str__(self) -> str:
         return describe(self._dsn, self._schema)
 
+    def is_there(self) -> bool:
+        """Whether the schema holds a journal."""
+        try:
+            with connect(self._dsn) as connection:
+                table = f"{self._schema}.meta"
+                found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+        except psycopg.Error as error:
+            raise explain(error, str(self)) from error
+        return found == (True,)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep everybody else from writing."""
         try:
             # As long as it takes: a copy is one transaction.
-            with connect(self._dsn, transaction_limit_s=0) as self._connection:
+            with connect(self._dsn, limit_s=None) as self._connection:
                 migrate(self._connection, self._schema)
                 with self._connection.transaction():
                     self._connection.execute(self._queries("lock"))
@@ -50,7 +64,7 @@ class PostgresMedium(Medium):
             raise explain(error, str(self)) from error
 
     def in_use(self) -> Sequence[tuple[str, int, float]]:
-        """The processes that have it open."""
+        """The processes that drive calls there, or adopt."""
         return self._run("in_use")
 
     def count(self) -> int:

@@ -34,6 +34,10 @@ class SqliteMedium(Medium):
     def __str__(self) -> str:
         return str(self._path)
 
+    def is_there(self) -> bool:
+        """Whether there is a file."""
+        return self._path.exists()
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep everybody else from writing."""
@@ -46,7 +50,7 @@ class SqliteMedium(Medium):
             raise explain(error, self._path) from error
 
     def in_use(self) -> Sequence[tuple[str, int, float]]:
-        """The processes that have it open."""
+        """The processes that drive calls there, or adopt."""
         now = time.time()
         query = "SELECT host, pid, expires_at - ? FROM leases WHERE expires_at >= ?"
         return self._connection.execute(query, (now, now)).fetchall()

@@ -1,7 +1,7 @@
 """A whole journal, read from one medium and written to another: rows as they are, damaged ones included.
 
-Both journals are locked meanwhile, so that nobody begins to use one of them. Nothing is copied while the
-lease of a process says that it has one of them open.
+Both journals are locked meanwhile, so that nobody writes to one of them. Nothing is copied while the lease of
+a process says that it drives calls there, or adopts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ Instructed: TypeAlias = tuple[str, str, str, float, int]
 
 class Medium(ABC):
     """Where a journal is kept. Used within :meth:`locked`."""
+
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether there is a journal, empty or not. Makes none.
+
+        Raises:
+            JournalError: It cannot be told.
+        """
 
     @abstractmethod
     def locked(self) -> AbstractContextManager[None]:
@@ -72,11 +80,15 @@ def copy(
         How many records and instructions.
 
     Raises:
-        JournalLockedError: A process has one of them open.
+        JournalLockedError: A process drives calls of one of them, or adopts.
         JournalCodecError: A record is not encoded by ``decoder``. The target stays as it was.
-        JournalError: The target is not empty, or one of them could not be read or written. The target stays
-            as it was.
+        JournalError: There is no source, the target is not empty, or one of them could not be read or
+            written. The target stays as it was.
     """
+    if str(source) == str(target):
+        raise JournalError(f"the journal {source} cannot be copied to itself; give another TO")
+    if not source.is_there():
+        raise JournalError(f"there is no journal {source}; see to the address, and to --schema of a database")
     with source.locked(), target.locked():
         for journal in (source, target):
             for host, pid, left_s in journal.in_use():

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
-import select
 import selectors
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -20,6 +19,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import JournalError, JournalLockedError, JournalSchemaError
 from .queries import scripts
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
 
 __all__ = [
     *("ENDS", "Connection", "NotEnrolled", "connect", "describe"),
@@ -41,9 +43,25 @@ ENDS: Final = (
 _ANSWER_S: Final = 1.0
 """Seconds in which a pool that shares its connections gives one of them, since it has just got one back."""
 
+T = TypeVar("T")
+
 logger = logging.getLogger("mcp_tasks_client")
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection to a server that has so long for each answer, whatever becomes of it."""
+
+    answer_s: float | None = None
+    """Seconds. The network may be alive where a server is suspended, or waits for its standby."""
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait for an answer; see :meth:`psycopg.Connection.wait`.
+
+        Raises:
+            psycopg.OperationalError: It did not come in time. The connection is of no use any more.
+        """
+        return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
+
 
 _UNLESS_GIVEN: Final = {
     "application_name": "mcp-tasks-client",
@@ -68,17 +86,21 @@ _AWAY: Final = re.compile(
 )
 """What a server says that will take connections again."""
 
+_REFUSED: Final = re.compile(r"authentication failed|no password supplied|role .* does not exist|pg_hba")
+"""What is said where this user, or this password, is not taken."""
+
 
 def connect(
-    dsn: str, password: Callable[[], str] | None = None, *, transaction_limit_s: int = 60
+    dsn: str, password: Callable[[], str] | None = None, *, limit_s: float | None = 60.0
 ) -> Connection:
     """A connection that commits each statement, or each pipeline.
 
     Args:
         dsn: Where to, as libpq takes it.
         password: Called for the password; ``None`` is what ``dsn`` and libpq have.
-        transaction_limit_s: Seconds after which the server ends a transaction, where it can (since version
-            17), so that a process that was suspended in the middle of one holds up nobody for longer.
+        limit_s: Seconds after which an answer is waited for no longer, and after which the server ends a
+            transaction, where it can (since version 17), so that a process that was suspended in the middle
+            of one holds up nobody for longer. ``None`` is as long as it takes.
 
     Raises:
         JournalError: The address leads to a pool that gives each transaction another connection.
@@ -86,12 +108,17 @@ def connect(
     """
     given = conninfo_to_dict(dsn)
     unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
-    try:
-        secret = {} if password is None else {"password": password()}
-    except Exception as error:
-        raise psycopg.OperationalError(f"password() raised {type(error).__name__}: {error}") from error
+    secret: dict[str, str] = {}
+    if password is not None:
+        try:
+            secret = {"password": password()}
+        except BaseException as error:  # in a thread of ours, where nobody would hear of it
+            raise psycopg.OperationalError(f"password() raised {type(error).__name__}") from error
+        if not isinstance(secret["password"], str):
+            raise JournalError(f"password() returned no text, but {type(secret['password']).__name__}")
     address = make_conninfo(dsn, **unless_given, **secret)
-    connection = psycopg.connect(address, autocommit=True)
+    connection = Connection.connect(address, autocommit=True)
+    connection.answer_s = limit_s
     try:
         if _is_shared(connection, address):  # before a setting of ours reaches other programs
             raise JournalError(
@@ -103,7 +130,7 @@ def connect(
             for name, value in (
                 ("default_transaction_isolation", "read committed"),
                 ("lock_timeout", "5s"),
-                ("transaction_timeout", f"{transaction_limit_s}s"),
+                ("transaction_timeout", f"{limit_s or 0}s"),
             ):
                 if name != "transaction_timeout" or connection.info.server_version >= 170_000:
                     connection.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -123,9 +150,10 @@ def _is_shared(connection: Connection, address: str) -> bool:
     backend = _backend(connection)
     if backend == connection.info.backend_pid:
         return False  # there is no pool
-    with closing(psycopg.connect(address, autocommit=True)) as other:
+    with closing(psycopg.connect(address, autocommit=True)) as other, selectors.DefaultSelector() as selector:
         other.pgconn.send_query(b"SELECT pg_backend_pid()")
-        if not select.select([other], [], [], _ANSWER_S)[0]:
+        selector.register(other, selectors.EVENT_READ)
+        if not selector.select(_ANSWER_S):
             return False  # a pool in session mode, which has no connection left
         found = other.pgconn.get_result()
         other_backend = found and found.get_value(0, 0)
@@ -149,7 +177,10 @@ def send_all(connection: Connection) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
         while connection.pgconn.flush():
-            if any(events & selectors.EVENT_READ for _, events in selector.select()):
+            ready = selector.select(connection.answer_s)
+            if not ready:
+                raise psycopg.OperationalError("the server takes nothing any more")
+            if any(events & selectors.EVENT_READ for _, events in ready):
                 connection.pgconn.consume_input()  # else the server waits for us to read
 
 
@@ -240,7 +271,9 @@ def is_lost(connection: Connection, error: Exception) -> bool:
 def is_away(error: Exception) -> bool:
     """Whether a connection that could not be made may be made later."""
     words = str(error)
-    return isinstance(error, psycopg.OperationalError) and ("FATAL" not in words or bool(_AWAY.search(words)))
+    if not isinstance(error, psycopg.OperationalError) or "no password supplied" in words:
+        return False
+    return "FATAL" not in words or bool(_AWAY.search(words))
 
 
 def explain(error: Exception, name: str) -> JournalError:
@@ -258,9 +291,17 @@ def explain(error: Exception, name: str) -> JournalError:
                 f"the journal {name} is held by another process ({_words(error)}); try again"
             )
         case errors.InsufficientPrivilege():
+            words = _words(error)
+            remedy = "let the user create the schema, or have somebody create it and grant all rights in it"
+            if "row-level security" in words:
+                remedy = "give the principal= that the policy of the table shows to this connection"
+            elif "for table" in words:
+                remedy = "have the owner of the tables grant SELECT, INSERT, UPDATE and DELETE on all of them"
+            return JournalError(f"the journal {name} may not be written by this user ({words}); {remedy}")
+        case psycopg.OperationalError() if _REFUSED.search(str(error)):
             return JournalError(
-                f"the journal {name} may not be written by this user ({_words(error)}); "
-                "let the user create the schema, or have somebody create it and grant all rights in it"
+                f"the database refuses the user of the journal {name} ({_words(error)}); "
+                "see to the user and the password of the address, or to password="
             )
         case psycopg.OperationalError():
             return JournalError(

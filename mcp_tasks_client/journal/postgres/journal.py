@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 
 from ...machine.record import Scope, TaskRecord
@@ -58,9 +59,9 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         dsn: Where the database is, as libpq takes it: ``postgresql://user@host/database`` or
             ``host=… dbname=…``. Empty is what the environment variables of libpq say. Of several hosts it is
             the one that takes writes, also after a failover.
-        password: Called for the password whenever a connection is made, in a thread, where it may block: for
-            one that changes, such as an IAM token. While it raises, the database counts as away. ``None`` is
-            what ``dsn`` says.
+        password: Called for the password whenever a connection is made, in a thread, where it may block for
+            some seconds: for one that changes, such as an IAM token. While it raises, the database counts as
+            away. ``None`` is what ``dsn`` says.
         schema: The schema that holds the journal's tables; it is made where it is not there.
         outage_s: Seconds for which each read or write waits while the database is away. Of several journals
             of a process that keep the same schema, this and ``password`` count of the one that opened it
@@ -90,6 +91,10 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         keep_delivered_s: float = Journal.keep_delivered_s,
     ) -> None:
         check_schema(schema)
+        if password is not None and (not callable(password) or iscoroutinefunction(password)):
+            raise TypeError(
+                "password must be a function, and no coroutine function, that returns the password"
+            )
         if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
         self._codec = codec
@@ -201,15 +206,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         if delivered_since is not None:
             assert not pending, "what is pending was not delivered"
             statement, values["delivered_since"] = "delivered_since", delivered_since
-        rows = await self._do(
-            Work(
-                statements=(statement,),
-                values=values,
-                in_scope=scope is not None,
-                writes=False,
-                read=lambda found: [Row._make(row) for row in found[0]],
-            )
-        )
+        rows = await self._rows(statement, in_scope=scope is not None, **values)
         return [record for _, record in await read_rows(rows, self._name, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
@@ -279,42 +276,33 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
-        mine, left_alone = escape(owner), set(map(escape, leave))
+        mine = escape(owner)
+        where: dict[str, Any] = {
+            "scope": scope_digest(scope),
+            "owner": mine,
+            "application": escape(application),
+            "gone": list(map(escape, gone)),
+        }
         before: dict[str, str | None] = {}
-        while True:
-            values = {
-                "scope": scope_digest(scope),
-                "owner": mine,
-                "application": escape(application),
-                "gone": list(map(escape, gone)),
-                "leave": list(left_alone),
-                "limit": None if limit is None else max(0, limit - len(before)),
-            }
-            taken, rows = await self._do(
-                Work(
-                    statements=("take_free", "mine"),
-                    values=values,
-                    again=("mine",),  # more would be taken
-                    read=lambda found: (
-                        dict(found[0]) if len(found) > 1 else {},
-                        [Row._make(row) for row in found[-1]],
-                    ),
+        seen = list(map(escape, leave))
+        while limit is None or len(before) < limit:
+            room = None if limit is None else limit - len(before)
+            page = await self._rows("free", **where, leave=seen, limit=room)
+            readable = [row.record_id for row, _ in await read_rows(page, self._name, self._codec)]
+            if readable:
+                taking = Work(
+                    statements=("take_free",),
+                    values={**where, "record_ids": readable},
+                    again=("taken",),
+                    read=lambda found: dict(found[0]),
                 )
-            )
-            before |= taken
-            read = await read_rows(rows, self._name, self._codec)
-            readable = {row.record_id for row, _ in read}
-            damaged = [row for row in rows if row.record_id in taken and row.record_id not in readable]
-            if not damaged:
-                return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
-            thread, jobs = self._opened(), []
-            for row in damaged:
-                left_alone.add(row.record_id)
-                given = {"record_id": row.record_id, "fence": row.fence, "owner": before.pop(row.record_id)}
-                work = Work(statements=("give_back",), row=row_json(given), touches=(row.record_id,))
-                jobs.append(thread.put(work))
-            for job in jobs:  # one write for all, since a key that is missing leaves very many
-                await job.wait(thread.explain)
+                before |= await self._do(taking)
+            if room is None or len(page) < room:
+                break
+            seen += (row.record_id for row in page)  # not to be read, or another one was faster
+        rows = await self._rows("mine", **where)
+        read = await read_rows(rows, self._name, self._codec)
+        return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
 
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
@@ -372,20 +360,25 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         row = row_json({"record_id": key})
         await self._do(Work(statements=("follow",), row=row, key=key, touches=(key,)))
 
-    async def _find(self, statement: str, **values: str) -> TaskRecord | None:
+    async def _find(self, statement: str, **values: Any) -> TaskRecord | None:
         row = await self._find_row(statement, **values)
         return None if row is None else row.record(self._codec)
 
-    async def _find_row(self, statement: str, **values: str) -> Row | None:
-        row: Row | None = await self._do(
+    async def _rows(self, statement: str, *, in_scope: bool = True, **values: Any) -> list[Row]:
+        rows: list[Row] = await self._do(
             Work(
                 statements=(statement,),
                 values=values,
+                in_scope=in_scope,
                 writes=False,
-                read=lambda found: Row._make(found[0][0]) if found[0] else None,
+                read=lambda found: [Row._make(row) for row in found[0]],
             )
         )
-        return row
+        return rows
+
+    async def _find_row(self, statement: str, **values: Any) -> Row | None:
+        rows = await self._rows(statement, **values)
+        return rows[0] if rows else None
 
     async def _do(self, work: Work) -> Any:
         writer = self._opened()

@@ -21,6 +21,9 @@ logger = logging.getLogger("mcp_tasks_client")
 _PAUSE_S: Final = 2.0
 """Seconds between attempts to connect. Meanwhile the journal looks by itself."""
 
+_END_S: Final = 2.0
+"""Seconds that its end is waited for. Making a connection may last longer."""
+
 
 class Listener:
     """A thread that listens, from now on.
@@ -42,9 +45,9 @@ class Listener:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait until it has ended."""
+        """End the thread, and wait until it has ended, or connects."""
         self._stop.close()
-        self._thread.join()
+        self._thread.join(_END_S)
 
     def _serve(self) -> None:
         try:

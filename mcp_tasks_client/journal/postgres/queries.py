@@ -15,7 +15,7 @@ from ..row import Row
 __all__ = ["Queries", "check_schema", "scripts", "texts"]
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$")
-_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _SCRIPTS: Final = ("0001.sql",)
 
 _LEASE: Final = tuple(field.name for field in fields_of(Lease))
@@ -37,10 +37,13 @@ def check_schema(schema: str) -> None:
     """Accept the name of a schema.
 
     Raises:
-        ValueError: It would have to be quoted, or is too long.
+        ValueError: It would have to be quoted, is too long, or is PostgreSQL's own.
     """
     if not _SCHEMA.fullmatch(schema):
-        raise ValueError(f"schema must be a name of a-z, 0-9 and _, at most 63 of them, not {schema!r}")
+        raise ValueError(
+            f"schema must be a name of a-z, 0-9 and _, at most 63 of them, which does not begin with pg_, "
+            f"not {schema!r}"
+        )
 
 
 @cache

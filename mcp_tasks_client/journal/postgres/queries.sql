@@ -167,34 +167,38 @@ UPDATE {schema}.records AS stored SET owner = %(owner)s::text, fence = fence + 1
 FROM free WHERE stored.record_id = free.record_id
 RETURNING free.owner, {stored_columns};
 
+-- name: free
+-- What is pending and free, and may be taken.
+SELECT {columns} FROM {schema}.records
+WHERE scope = %(scope)s AND pending = 1
+  AND (application IS NULL OR application = %(application)s::text)
+  AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))
+  AND record_id <> ALL (%(leave)s::text[])
+ORDER BY created_at, sequence
+LIMIT %(limit)s::bigint;
+
 -- name: take_free
--- What is pending and free. What another one is about to take is passed over.
+-- Of these whatever is free still. What another one is about to take is passed over.
 WITH free AS (
-  SELECT record_id, owner
-  FROM {schema}.records
-  WHERE scope = %(scope)s AND pending = 1
-    AND (application IS NULL OR application = %(application)s::text)
+  SELECT record_id, owner FROM {schema}.records
+  WHERE record_id = ANY (%(record_ids)s::text[]) AND pending = 1
     AND (owner IS NULL OR owner = ANY (%(gone)s::text[]))
-    AND record_id <> ALL (%(leave)s::text[])
-  ORDER BY created_at, sequence
-  LIMIT %(limit)s::bigint
+  ORDER BY record_id
   FOR UPDATE SKIP LOCKED
 )
 UPDATE {schema}.records AS stored SET owner = %(owner)s::text, fence = fence + 1
 FROM free WHERE stored.record_id = free.record_id
 RETURNING stored.record_id, free.owner;
 
+-- name: taken
+SELECT record_id, owner FROM {schema}.records
+WHERE record_id = ANY (%(record_ids)s::text[]) AND owner = %(owner)s::text;
+
 -- name: mine
 SELECT {columns} FROM {schema}.records
 WHERE scope = %(scope)s AND pending = 1 AND owner = %(owner)s::text
   AND (application IS NULL OR application = %(application)s::text)
 ORDER BY created_at, sequence;
-
--- name: give_back
--- Records that were taken and cannot be read.
-UPDATE {schema}.records AS stored SET owner = given.owner
-FROM json_to_recordset(%(rows)s::json) AS given (record_id text, fence bigint, owner text)
-WHERE stored.record_id = given.record_id AND stored.fence = given.fence;
 
 -- name: release
 UPDATE {schema}.records SET
