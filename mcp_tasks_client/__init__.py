@@ -169,7 +169,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, needed, remedy = _NEED_AN_EXTRA[name]
     if not _is_installed(needed):
-        return _make_placeholder(name, remedy)
+        return _make_placeholder(name, needed, remedy)
     return getattr(import_module(module, __name__), name)
 
 
@@ -180,10 +180,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _make_placeholder(name: str, remedy: str) -> type:
+def _make_placeholder(name: str, needed: str, remedy: str) -> type:
     """A class that says what to install when it is used. Importing it fails nowhere, not even with ``*``."""
 
     def refuse(cls: type, *args: object, **options: object) -> object:
-        raise ImportError(f"{name} needs the official MCP SDK: {remedy}", name="mcp")
+        raise ImportError(f"{name} needs {needed}: {remedy}", name=needed)
 
-    return type(name, (), {"__new__": refuse, "__doc__": f"Needs the official MCP SDK: {remedy}"})
+    return type(name, (), {"__new__": refuse, "__doc__": f"Needs {needed}: {remedy}"})

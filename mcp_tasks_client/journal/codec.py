@@ -11,7 +11,7 @@ from typing import Final, Protocol, overload
 
 from ..errors import JournalCodecError
 
-__all__ = ["Codec", "decoded", "encoded"]
+__all__ = ["Codec", "check_codec", "decoded", "encoded"]
 
 
 class Codec(Protocol):
@@ -30,6 +30,16 @@ class Codec(Protocol):
         Raises:
             Exception: Nothing of this codec's, or of a key that it does not have.
         """
+
+
+def check_codec(codec: Codec | None) -> None:
+    """See that a codec decodes what it encodes, before anything has happened that would have to be stored.
+
+    Raises:
+        JournalCodecError: It does not.
+    """
+    if decoded(encoded("{}", codec), codec, "") != "{}":
+        raise JournalCodecError("the journal's codec does not decode what it has encoded; mend the codec")
 
 
 _MARK: Final = r"\="  # of what is escaped nothing begins so, and no JSON

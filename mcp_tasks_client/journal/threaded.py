@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .base import Journal, LeaseSource, Listener
+from .codec import Codec, check_codec
 from .row import not_open, unescape
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ class ThreadedJournal(Journal, Generic[T]):
     Args:
         name: What the journal is called in messages.
         join: Finds or makes the thread of the medium, and counts one more user there.
+        codec: Encodes what is private before it is stored.
     """
 
-    def __init__(self, name: object, join: Callable[[], T]) -> None:
+    def __init__(self, name: object, join: Callable[[], T], codec: Codec | None) -> None:
         self._name = name
         self._join = join
+        self._codec = codec
         self._lock = threading.Lock()
         self._users = 0
         self._thread: T | None = None  # while there are users
@@ -45,8 +48,10 @@ class ThreadedJournal(Journal, Generic[T]):
                 in an older version of this package.
             JournalCorruptError: The file is damaged, or no database. It is left as it is.
             JournalSchemaError: The medium is another program's or a newer version's. It is left as it is.
+            JournalCodecError: The codec does not decode what it encodes.
             JournalError: The medium cannot be reached, or cannot be written.
         """
+        check_codec(self._codec)
         with self._lock:
             if self._thread is None:
                 self._thread = self._join()

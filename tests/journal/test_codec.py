@@ -352,6 +352,26 @@ async def test_a_codec_that_fails_to_encode_stores_nothing(stored: Stored, broke
             await journal.save(replace(given, state=finished()))
 
 
+@pytest.mark.parametrize("broken", ["encode", "encode to text"])
+async def test_a_codec_that_never_encodes_is_found_when_the_journal_is_opened(
+    stored: Stored, broken: str
+) -> None:
+    """Before a call is sent whose task could not be stored."""
+    with pytest.raises(JournalCodecError, match="cannot encode"):
+        await stored(Broken(broken)).open()
+
+
+async def test_a_look_for_one_readable_call_among_many_others_takes_that_one_alone(stored: Stored) -> None:
+    async with stored(WRONG) as theirs, stored(RIGHT) as journal:
+        others = [record(state=observing(), created_at=float(n)) for n in range(30)]
+        for one in others:
+            await theirs.save(one)
+        await journal.save(given := record(state=observing(), created_at=99.0))
+        taken = await journal.take_pending(SCOPE, "a/1", limit=1)
+        assert [one.record.record_id for one in taken] == [given.record_id]
+        assert [(one.owner, one.fence) for one in await theirs.records(SCOPE)] == [(None, 0)] * len(others)
+
+
 # ── keys that change ──────────────────────────────────────────────────────────────────────────────
 
 

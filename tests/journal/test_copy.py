@@ -98,3 +98,26 @@ async def test_nothing_is_copied_while_anybody_drives_or_where_there_is_a_journa
         assert "has 1 records already; copy to an empty one" in capsys.readouterr().err
         assert main([str(path), "postgresql:///nowhere?host=/nowhere"]) == 1
         assert "cannot be reached" in capsys.readouterr().err
+
+
+async def test_what_is_no_journal_is_not_copied_and_none_is_made_there(
+    postgres: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = path.with_name("target.sqlite3")
+    assert main([str(path), str(target)]) == 1
+    assert f"there is no journal {path}; see to the address" in capsys.readouterr().err
+    assert not path.exists()
+    assert main([postgres, str(target), "--schema", SCHEMA]) == 1
+    assert f"there is no journal {SCHEMA} in" in capsys.readouterr().err
+    with psycopg.connect(postgres) as connection:
+        assert connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (SCHEMA,)).fetchall() == []
+    async with SqliteJournal(path):
+        pass
+    assert main([str(path), str(path)]) == 1
+    assert "cannot be copied to itself" in capsys.readouterr().err
+    assert main([str(path), "environment=prod"]) == 1
+    assert "a file of such a name is ./environment=prod" in capsys.readouterr().err
+    assert not target.exists()
+    with pytest.raises(SystemExit):
+        main([str(path), postgres, "--schema", "Robert'); DROP"])
+    assert "schema must be a name of a-z" in capsys.readouterr().err

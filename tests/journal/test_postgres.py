@@ -123,10 +123,30 @@ async def test_no_password_is_told_to_anybody(postgres: str) -> None:
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", [{"schema": "Robert'); DROP"}, {"schema": ""}, {"outage_s": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"schema": "Robert'); DROP"}, {"schema": ""}, {"schema": "pg_x"}, {"outage_s": -1}]
+)
 async def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         PostgresJournal("", **wrong)
+
+
+async def test_a_password_that_is_none_is_refused_and_one_that_raises_is_told_by_its_type_alone() -> None:
+    async def later() -> str:
+        return "s3cret"
+
+    def leak() -> str:
+        raise SystemExit("s3cret")
+
+    for wrong in ("s3cret", later):
+        with pytest.raises(TypeError, match="password must be a function that returns the password") as told:
+            PostgresJournal("", password=wrong)  # type: ignore[arg-type]
+        assert "s3cret" not in str(told.value)
+    with pytest.raises(JournalError, match=r"password\(\) returned no text, but int"):
+        await PostgresJournal("", password=lambda: 7).open()  # type: ignore[arg-type,return-value]
+    with pytest.raises(JournalError, match=r"password\(\) raised SystemExit") as raised:
+        await PostgresJournal("", password=leak, outage_s=0.0).open()
+    assert "s3cret" not in str(raised.value)
 
 
 async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_last(

@@ -93,11 +93,10 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         check_schema(schema)
         if password is not None and (not callable(password) or iscoroutinefunction(password)):
             raise TypeError(
-                "password must be a function, and no coroutine function, that returns the password"
+                "password must be a function that returns the password, and no coroutine function"
             )
         if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
-        self._codec = codec
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
@@ -108,7 +107,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
         self._clock = DatabaseClock.of(self._identity)
         name, reach = describe(dsn, schema), partial(connect, dsn, password)
         make = partial(PostgresThread, self._identity, reach, name, schema, outage_s, _renew, _end_leases)
-        super().__init__(name, partial(PostgresThread.joined, self._identity, make))
+        super().__init__(name, partial(PostgresThread.joined, self._identity, make), codec)
 
     @property
     def identity(self) -> Hashable:

@@ -189,7 +189,6 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
             raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
         if path is None:
             path = _users_own()
-        self._codec = codec
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         self._path = Path(path).absolute()
@@ -199,7 +198,7 @@ class SqliteJournal(ThreadedJournal["SqliteThread"]):
         from .writer import SqliteThread
 
         make = partial(SqliteThread, self._file, busy_timeout_s, _renew, _end_lease)
-        super().__init__(self._path, partial(SqliteThread.joined, self._file, make))
+        super().__init__(self._path, partial(SqliteThread.joined, self._file, make), codec)
 
     @property
     def path(self) -> Path:
