@@ -76,11 +76,6 @@ _SPARED_S: Final = 60.0
 BATCH: Final = 50
 """Calls that are taken up between two moments in which the event loop is free for others."""
 
-_TRIES_TO_LEAVE: Final = 3
-"""Times that a record is released, if the journal fails.
-
-Without a pause, since a journal that is locked has waited already."""
-
 
 class CallStore:
     """The journal, for all calls of one client.
@@ -644,19 +639,22 @@ class CallStore:
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:
+        why: Exception | None = None
         for call in list(self._unsaved):
             try:
                 await self._commit_left(call)
             except Exception as error:  # whatever it is, it must not hold up the end
-                logger.error("The reply to %r was never journaled: %s", call.record, error)
+                why = error
+            if call in self._unsaved:
+                break  # a journal that fails has waited already, and would do so for each of them
+        for call in self._unsaved:
+            if call.uncommitted:
+                logger.error("The reply to %r was never journaled: %s", call.record, why)
         names = self._lease.leave(self._owner)
-        for tries_left in reversed(range(_TRIES_TO_LEAVE)):
-            try:
-                await self._observed(None, LEAVE, self.journal.release, *names)
-                return
-            except JournalError as error:
-                if not tries_left:
-                    logger.warning("The journal does not know yet that this client has ended: %s", error)
+        try:
+            await self._observed(None, LEAVE, self.journal.release, *names)
+        except JournalError as error:
+            logger.warning("The journal does not know yet that this client has ended: %s", error)
 
     async def _enrol(self) -> None:
         if self._lease.is_short:
