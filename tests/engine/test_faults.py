@@ -1422,6 +1422,37 @@ async def test_what_closing_a_journal_raises_ends_nobody(caplog: pytest.LogCaptu
     assert "The journal could not be closed: the journal failed (RuntimeError: stuck)" in caplog.text
 
 
+class Away(MemoryJournal):
+    """Fails from some moment on, as a database that is away does once it was waited for."""
+
+    is_away, waits = False, 0
+
+    def wait(self) -> None:
+        if self.is_away:
+            self.waits += 1
+            raise JournalError("the database cannot be reached")
+
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        self.wait()
+        await super().save(record, known=known, heeded=heeded)
+
+    async def release(self, *names: str) -> None:
+        self.wait()
+        await super().release(*names)
+
+
+@requirement("law:11")
+async def test_closing_while_the_journal_fails_waits_for_it_once_in_all_for_the_calls_that_are_left() -> None:
+    journal, calls = Away(), [working(f"task-{n}", poll_interval_ms=60_000) for n in range(5)]
+    async with scripted_client(ScriptedSession(calls=calls), journal=journal) as client:
+        for _ in calls:
+            await client.start_tool("tool")
+        await anyio.wait_all_tasks_blocked()
+        journal.is_away = True
+    # Each driver as it ends, all at the same moment; then one call that is left; then the client.
+    assert journal.waits == len(calls) + 1 + 1
+
+
 async def test_what_an_auth_flow_raises_before_a_keyed_call_is_a_session_error() -> None:
     class Session(ScriptedSession):
         async def call(self, call: Any, before_send: BeforeSend) -> Any:
