@@ -104,7 +104,7 @@ class SaveTests:
         await journal.save(second)
 
         for intruder in (replace(second, idempotency_key="order-42"), record(idempotency_key="order-42")):
-            with pytest.raises(JournalError, match="idempotency key"):
+            with pytest.raises(JournalError):
                 await journal.save(intruder)
 
         assert await journal.records(SCOPE) == [first, second]
