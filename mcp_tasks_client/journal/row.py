@@ -163,7 +163,10 @@ class Row(NamedTuple):
         return self._replace(owner=owner, fence=self.fence + 1)
 
     def is_old(self, before: float, now: float) -> bool:
-        """Whether it may be forgotten, if nobody owns it; see :meth:`~mcp_tasks_client.Journal.prune`."""
+        """Whether it may be forgotten: if it was delivered, whoever owns it, or else if nobody does.
+
+        See :meth:`~mcp_tasks_client.Journal.prune`.
+        """
         if self.delivered_at is None:
             return self.expires_at is not None and self.expires_at < before
         return self.delivered_at < before or (self.expires_at is not None and self.expires_at < now)
