@@ -82,9 +82,9 @@ class DiscoveringSession(Session):
         """Ask for the task once."""
         return await (await self._choose(ref.context)).get(ref)
 
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
         """Send the answers once."""
-        await (await self._choose(ref.context)).update(ref, answers)
+        return await (await self._choose(ref.context)).update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""

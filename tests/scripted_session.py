@@ -120,11 +120,12 @@ class ScriptedSession(Session):
         task = read_task(await self._play(self._known(ref)))
         return Snapshot(task, task.request_state)
 
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
         """Play the next step of ``updates``."""
         self._log_task("tasks/update", ref, answers=dict(answers))
         self._known(ref)
         await self._play(self.updates)
+        return None
 
     async def cancel(self, ref: TaskRef) -> None:
         """Play the next step of ``cancels``."""

@@ -170,7 +170,7 @@ class Requests:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
         try:
-            await self._observed(call, UPDATE, self.session.update, call.ref, answers)
+            session_data = await self._observed(call, UPDATE, self.session.update, call.ref, answers)
         except SessionError as error:
             if _is_unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
@@ -186,7 +186,7 @@ class Requests:
             return self._refused(error)
         except Exception as error:
             return self._refused(foreign_error("tasks/update", error, "resume the task"))
-        return UpdateAcknowledged(keys=keys)
+        return UpdateAcknowledged(keys=keys, session_data=session_data)
 
     async def cancel(self, call: LiveCall) -> tuple[Event | None, SessionError | None]:
         """Send ``tasks/cancel``; up to three times, since saying it twice does no harm.

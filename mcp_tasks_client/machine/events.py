@@ -170,6 +170,8 @@ class UpdateAcknowledged:
     """``tasks/update`` was acknowledged for these keys."""
 
     keys: tuple[str, ...] = field(repr=False)
+    session_data: str | None = field(default=None, repr=False)
+    """That of the task from now on; ``None`` if it is what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,9 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
                 return replace(state, questions=reopen(state.questions, event.key)), ()
             return park_unanswered(state, event)
         case UpdateAcknowledged():
-            return replace(state, questions=acknowledge(state.questions, event.keys)), (Save(),)
+            questions = acknowledge(state.questions, event.keys)
+            kept = state.session_data if event.session_data is None else event.session_data
+            return replace(state, questions=questions, session_data=kept), (Save(),)
         case UpdateFailed():
             return _fail(replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy)
         case UpdateRejected():

@@ -199,8 +199,13 @@ class Session(ABC):
         """Send ``tasks/get`` once."""
 
     @abstractmethod
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Send ``tasks/update`` once. Returns when the server has acknowledged the answers."""
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
+        """Send ``tasks/update`` once. Returns when the server has acknowledged the answers.
+
+        Returns:
+            The ``session_data`` of the task from now on, which is journaled with the acknowledgement, or
+            ``None`` if it is what it was.
+        """
 
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:

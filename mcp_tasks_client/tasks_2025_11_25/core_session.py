@@ -297,8 +297,12 @@ class CoreTasksSession(Session):
                 await self._tracker.wait_for_question(task, _QUESTION_S)
         return self._snapshot(task, raw, "tasks/get")
 
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str:
         """Answer requests of the server's for a task.
+
+        Returns:
+            Its ``session_data``, by which another client does not take the next question that reads the same
+            for one of these.
 
         Raises:
             SessionError: Not all answers were acknowledged. ``retryable`` if the server does not ask now.
@@ -313,6 +317,7 @@ class CoreTasksSession(Session):
             for key, answer in answers.items():
                 await self._answer(task, key, mark_answer(answer, ref.task_id))
         self._tracker.go_on(task)
+        return task.data(self._tracker.owner).write()
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once. From here on none of the task's questions is answered.

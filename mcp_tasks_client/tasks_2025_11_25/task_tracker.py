@@ -357,7 +357,7 @@ class TaskTracker:
                 self.deliver(task)
 
     def go_on(self, task: TrackedTask) -> None:
-        """Have an acknowledged answer journaled, deliver the next question, cancel what nobody reads."""
+        """Deliver the next question after an acknowledged answer, and cancel what nobody reads."""
         self.deliver(task)
         self.begin(self._settle_abandoned, task)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from mcp_tasks_client.inbox import Inbox
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.question import Question
+from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.testing import (
     FaultPlan,
     LostReply,
@@ -783,3 +785,19 @@ async def test_a_call_whose_question_waits_costs_a_poll_and_no_more(server: Scri
         assert journal.used == used
         await question.answer(ADA)
         assert text(await handle.result()) == "Ada"
+
+
+@requirement("law:3")
+async def test_what_the_session_knows_of_a_task_after_an_answer_is_journaled_with_it() -> None:
+    """Another client that takes the call over right then takes no question for the answered one."""
+    world = World(gets={TASK: [input_required(TASK, {"name": ASK}), DONE]})
+    sent = world.server.update
+
+    async def update(ref: TaskRef, answers: Mapping[str, JSONObject]) -> str:
+        await sent(ref, answers)
+        return "answered"
+
+    world.server.update = update  # type: ignore[method-assign]
+    async with world.client(elicitation=Asked()) as client:
+        await world.call(client)
+    assert [one.session_data for one in world.server.log("tasks/get")] == [None, "answered"]

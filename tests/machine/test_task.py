@@ -1188,6 +1188,16 @@ def test_an_acknowledged_answer_is_saved_as_such_and_its_private_parts_are_dropp
     assert isinstance(life.state, Finished), "no question is kept of what is over"
 
 
+def test_what_the_session_knows_is_saved_with_the_acknowledgement() -> None:
+    life = sending()
+    before = life.observing.session_data
+    assert life.acknowledged("name") == (Save(),)
+    assert life.observing.session_data == before
+    life = sending()
+    assert life.feed(UpdateAcknowledged(keys=("name",), session_data="answered")) == (Save(),)
+    assert life.observing.session_data == "answered"
+
+
 @requirement("law:3")
 @pytest.mark.parametrize("crash", [False, True])
 def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_and_ever_more_seldom(

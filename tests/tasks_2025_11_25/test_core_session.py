@@ -668,6 +668,24 @@ async def test_a_question_that_a_dead_process_had_answered_holds_nothing_up(wire
         await wire.wait_for("notifications/cancelled")
 
 
+@requirement("law:3")
+@pytest.mark.usefixtures("brief_polls")
+async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(wire: Wire) -> None:
+    async with asking(wire) as (session, observed, _, snapshot):
+        data = await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+    assert SessionData.read(data).open == ()
+    observed = Observed()
+    observed.observe(TaskRef(TASK, data))
+    async with wire.session(observed) as other:
+        await other.get(observed.kept[TASK])
+        stream = await wire.wait_for_result()
+        stream.event(question(4))
+        asked = await observed.wait_until(asks)
+        assert asked.task.input_requests is not None
+        assert list(asked.task.input_requests.values()) == list((snapshot.task.input_requests or {}).values())
+        assert key_of(asked) != key_of(snapshot)
+
+
 async def test_what_another_process_did_meanwhile_counts(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         monkeypatch.setattr(QUESTION_S, 0.02)
