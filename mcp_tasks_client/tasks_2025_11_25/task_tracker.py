@@ -102,6 +102,9 @@ class TrackedTask:
     progress_token: str | int | None = None
     progress: JSONObject | None = None
     progress_at: float = -math.inf
+    is_hearsay: bool = False
+    """Whether all that is known of the task was heard since it was last driven here, if it ever was."""
+
     silenced: bool = False
     """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
 
@@ -186,9 +189,11 @@ class TaskTracker:
     def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask | None:
         """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
         heard_of = sum(not task.observed for task in self._tasks.values())
-        if task_id not in self._tasks and heard_of >= _MAX_TASKS_HEARD_OF:
-            return None
-        return self.add_created(task_id, connection, context)
+        task = self._tasks.get(task_id)
+        if task is None and heard_of < _MAX_TASKS_HEARD_OF:
+            task = self.add_created(task_id, connection, context)
+            task.is_hearsay = True
+        return task
 
     def add_created(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
         """A task that a call has created. The server may have spoken of it before."""
@@ -202,6 +207,7 @@ class TaskTracker:
                 context=context,
             )
             self._tasks[task_id] = task
+        task.is_hearsay = False
         return task
 
     def find_current(self, ref: TaskRef) -> TrackedTask | None:
@@ -209,6 +215,8 @@ class TaskTracker:
         task = self._tasks.get(ref.task_id)
         if task is None or ref.session_data in (None, task.built_from):
             return task
+        if task.is_hearsay:
+            return None  # the journal knows of questions that were asked before
         return task if SessionData.read(ref.session_data).owner == self.owner else None
 
     def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
@@ -230,6 +238,8 @@ class TaskTracker:
             task.in_another = not connection.reaches_others  # else its own session has ended
         elif data.result_id is not None:
             task.abandoned = data.result_id, data.event_id
+        if before is not None and before.is_hearsay and before.connection is connection:
+            task.questions.take_over(before.questions)
         self._tasks[ref.task_id] = task
         self.begin(self._settle_abandoned, task)
         return task
