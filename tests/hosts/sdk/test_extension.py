@@ -619,7 +619,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 
 async def test_a_question_reaches_the_clients_own_callback_and_the_answer_the_server(made: Made) -> None:
-    server, asked = SdkServer(gets=[asking(k=QUESTION), DONE]), list[str]()
+    server, asked = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE]), list[str]()
     ours = extension(MemoryJournal())
 
     async def sdks(context: Any, params: Any) -> ElicitResult:
@@ -651,7 +651,7 @@ async def test_a_callback_of_the_extension_wins_over_the_clients() -> None:
         asked.append(f"ours, of {context.tool}")
         return ACCEPTED
 
-    server = SdkServer(gets=[asking(k=QUESTION), DONE])
+    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
     made = extension(MemoryJournal(), elicitation=ours)
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(in_memory(server), extensions=[made], elicitation_callback=theirs) as client:

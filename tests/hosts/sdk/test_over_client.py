@@ -225,7 +225,7 @@ async def test_questions_go_to_the_clients_own_callback_also_over_a_bare_session
         asked.append(params.message)
         return ElicitResult(action="accept", content={})
 
-    server = SdkServer(gets=[asking(k=QUESTION), DONE])
+    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
     ours = TasksExtension(journal=MemoryJournal(), endpoint="a-server", poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with (
@@ -310,7 +310,8 @@ async def test_a_client_that_a_framework_has_made_without_the_extension_has_dura
         asked.append(params.message)
         return ElicitResult(action="accept", content={})
 
-    server = SdkServer(calls=[WORKING, {**RESULT, "resultType": "complete"}], gets=[asking(k=QUESTION), DONE])
+    asks = {**asking(k=QUESTION), "pollIntervalMs": 300}
+    server = SdkServer(calls=[WORKING, {**RESULT, "resultType": "complete"}], gets=[asks, DONE])
     options: Any = {"journal": MemoryJournal(), "endpoint": "a-server", "poll": QUICK}
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url) as client:
