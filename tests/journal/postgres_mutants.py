@@ -75,7 +75,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a taken record has its old fence": Mutant("take", ", fence = fence + 1"),
     "a record of another scope is taken": Mutant("free", "scope = %(scope)s AND "),
-    "what is not pending is taken": Mutant("free", " AND pending = 1"),
+    "what is not pending any more is taken": Mutant("take_free", " AND pending = 1"),
     "the record of another application is taken": Mutant(
         "free", "AND (application IS NULL OR application = %(application)s::text)"
     ),
