@@ -45,6 +45,7 @@ from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..question import CANCEL, answer_instruction, asked_under, leave_answer
+from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
 from .environment import Environment
@@ -116,6 +117,10 @@ class CallStore:
         if self._remembering:
             self._remembered.add(call)
         return call
+
+    def new_call(self, record: TaskRecord, tool_call: ToolCall | None = None) -> LiveCall:
+        """The live call of a record that no journal has yet."""
+        return LiveCall(record, Ours(0, self._lease.lapses), tool_call)
 
     def live_of(self, record: TaskRecord) -> LiveCall:
         """The live call of a record that was read from the journal."""
@@ -324,13 +329,14 @@ class CallStore:
         async with _Turn(call):
             record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
             await self._enrol()
+            lapses = self._lease.lapses
             standing = await self._observed(call, CLAIM, self.journal.claim, record)
             if (standing.record_id, standing.fence, standing.owner) == (
                 record.record_id,
                 record.fence,
                 record.owner,
             ):
-                call.record, call.ownership, call.journaled = record, Ours(record.fence), True
+                call.record, call.ownership, call.journaled = record, Ours(record.fence, lapses), True
             else:
                 call.ownership = Theirs()
             return standing
@@ -355,11 +361,12 @@ class CallStore:
     async def _take(self, call: LiveCall) -> None:
         async with _Turn(call):
             await self._enrol()
+            lapses = self._lease.lapses
             taken = await self._observed(call, TAKE, self._take_if_free, call.record.record_id)
             if taken is not None:
-                self._note_taken(call, taken)
+                self._note_taken(call, taken, lapses)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
-                call.ownership, call.journaled = Ours(call.record.fence), False
+                call.ownership, call.journaled = Ours(call.record.fence, lapses), False
             elif isinstance(call.record.state, Calling | Gathering):
                 raise overtaken(call)
             else:
@@ -380,17 +387,19 @@ class CallStore:
         Raises:
             DrivenElsewhereError: Another client has taken the record.
         """
-        lapses = self._lease.lapses
-        if call.lapses == lapses or not call.journaled:
+        seen, lapses = call.ownership, self._lease.lapses
+        if not isinstance(seen, Ours) or seen.lapses == lapses or not call.journaled:
             return
         try:
             record = await self.journal.by_id(call.record.record_id)
         except JournalError:
             return  # polls go on without a journal, and the next one sees
-        call.lapses = lapses
-        if record is not None and isinstance(call.ownership, Ours) and record.fence > call.ownership.fence:
+        if call.ownership is not seen:
+            return  # it was released or taken again meanwhile
+        if record is not None and record.fence > seen.fence:
             call.ownership, call.next_send = Theirs(), None
             raise driven_elsewhere(call.record.tool)
+        call.ownership = replace(seen, lapses=lapses)
 
     async def is_driven(self, record: TaskRecord) -> bool:
         """Whether the owner of a record is there; for clients of this very process, whether it is open.
@@ -436,6 +445,7 @@ class CallStore:
         self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
     ) -> Sequence[LiveCall]:
         await self._enrol()
+        lapses = self._lease.lapses
         gone = await self._lease.gone(self.journal)
         take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
         taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, gone)
@@ -447,12 +457,12 @@ class CallStore:
             async with _Turn(call):
                 # A call that was being released just then is taken by itself, when it is driven again.
                 if _fence_of(call) < one.record.fence:
-                    self._note_taken(call, one)
+                    self._note_taken(call, one, lapses)
             calls.append(call)
         return calls
 
-    def _note_taken(self, call: LiveCall, taken: Taken) -> None:
-        """Take over what the journal says of a record that we wanted to own."""
+    def _note_taken(self, call: LiveCall, taken: Taken, lapses: int) -> None:
+        """Take over what the journal says of a record that we wanted to own, since our lease's last lapse."""
         record = taken.record
         if record.owner != self._owner:
             call.ownership, call.record = Theirs(), record
@@ -467,7 +477,7 @@ class CallStore:
             call.record = record
             call.due_is_exact = taken.before is None
             call.next_send = None  # it was to be sent as things stood before
-        call.ownership, call.journaled = Ours(record.fence), True
+        call.ownership, call.journaled = Ours(record.fence, lapses), True
 
     async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Release a call that nobody here drives any more, unless it is about to be sent, or is finished.
@@ -682,7 +692,7 @@ class _Turn:
 def _fence_of(call: LiveCall) -> int:
     """The fence under which a call is, or was, ours; -1 if it never was."""
     match call.ownership:
-        case Ours(fence):
+        case Ours(fence=fence):
             return fence
         case Nobody(ours_until=fence) if fence is not None:
             return fence

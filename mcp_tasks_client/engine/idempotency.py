@@ -17,7 +17,7 @@ from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall, Ours, OvertakenError, overtaken
+from .live_call import LiveCall, OvertakenError, overtaken
 from .record_maker import RecordMaker
 
 __all__ = ["Idempotency", "OnUnknown", "check_repeatable"]
@@ -62,7 +62,7 @@ class Idempotency:
             arguments_digest=digest(tool_call.arguments),
             idempotency_key=key,
         )
-        call = LiveCall(record, Ours(0), tool_call)
+        call = self._store.new_call(record, tool_call)
         call.next_send = SendCall()
         # Added first: whoever finds the record in the journal must find the live call here.
         self._store.add(call)

@@ -40,9 +40,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The journal has our client as the owner, under this fencing token."""
+    """The journal has our client as the owner.
+
+    Attributes:
+        fence: The fencing token.
+        lapses: How often our lease had run out before the journal said so.
+    """
 
     fence: int
+    lapses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,6 @@ class LiveCall:
         tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
         ownership: Who may write the record.
         journaled: Whether the journal has the record, as far as is known here.
-        lapses: How often our lease had run out when the journal last said whose the record is.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
@@ -134,7 +139,6 @@ class LiveCall:
         "in_background",
         "instructed",
         "journaled",
-        "lapses",
         "limits",
         "listeners",
         "next_send",
@@ -156,7 +160,6 @@ class LiveCall:
         self._in_hand: weakref.ref[InHand] | None = None
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
-        self.lapses = 0
         self.due_is_exact = isinstance(ownership, Ours)
         self.next_send: SendCall | None = None
         self.attempt: ToolCallAttempt | None = None

@@ -10,7 +10,7 @@ from ..protocol.task import UNKNOWN, Task
 from ..protocol.text import digest
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall, Ours
+from .live_call import LiveCall
 from .record_maker import RecordMaker, check_label
 
 __all__ = ["Recovery", "begin_with_task"]
@@ -145,6 +145,6 @@ def check_wanted(wanted: object) -> None:
 
 def begin_with_task(store: CallStore, record: TaskRecord, first: TaskCreated) -> LiveCall:
     """A live call that begins with a task, which is committed before anything else is done about it."""
-    call = LiveCall(record, Ours(0))
+    call = store.new_call(record)
     call.uncommitted = (first,)
     return store.add(call)

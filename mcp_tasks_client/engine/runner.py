@@ -156,12 +156,13 @@ class Runner:
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look what becomes of the call, now and when told."""
-        look_s = _FIRST_LOOK_S
+        look_s, is_followed = _FIRST_LOOK_S, False
         while not (await self.store.take(call) or call.record.finished):
             call.followed = True
             call.publish()
-            if look_s == _FIRST_LOOK_S:
+            if not is_followed:
                 await self._instructions.follow(call)
+                is_followed = True
             await call.wait_for_ring(self._clock, look_s)
             call.instructed = False  # what is left for the call is read once it is ours
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)

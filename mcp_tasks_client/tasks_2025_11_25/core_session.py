@@ -278,7 +278,6 @@ class CoreTasksSession(Session):
         """
         async with self._poll_slots:
             task = await self._take_up(ref)
-            task.questions.begin_look()
             raw = await self._ask("tasks/get", task)
         try:
             raw = rename_task_fields(raw)
@@ -312,7 +311,6 @@ class CoreTasksSession(Session):
             raise SessionError(
                 "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
             )
-        task.questions.infer_answered(answers)
         async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
             for key, answer in answers.items():
                 await self._answer(task, key, mark_answer(answer, ref.task_id))

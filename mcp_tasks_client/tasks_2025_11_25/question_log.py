@@ -7,16 +7,11 @@ servers reuse at once (mcp 1.30 takes an address in memory for one). So the log 
 - the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended
   and to which no answer was sent;
 - a new question: anything else, even if it reads like one that is answered.
-
-A question of the journal may have been answered just before its process died. Only the engine knows, which
-sends the answers to all questions of a snapshot together. So a question that it was shown and leaves out has
-its answer, see :meth:`QuestionLog.infer_answered`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -45,10 +40,6 @@ class _Entry:
     stream_lost: bool = False
     """Whether the stream that brought the request has ended: the server may send the question again."""
 
-    restored: bool = False
-    """Whether the question is from the journal, and the server has not sent it since."""
-
-    shown: Literal["no", "in a snapshot", "to the engine"] = "no"
     answer: Literal["none", "is being sent", "may have arrived"] = "none"
     """From the first send on, a request of another ID is another question, even if it reads the same."""
 
@@ -69,7 +60,7 @@ class QuestionLog:
 
     def __init__(self, data: SessionData) -> None:
         self._open = [
-            _Entry(*_split(key), request_id, request, stream_lost=True, restored=True)
+            _Entry(*_split(key), request_id, request, stream_lost=True)
             for key, request_id, request in data.open
         ]
         self._answered = dict(data.answered)
@@ -92,13 +83,12 @@ class QuestionLog:
         name = digest(request)[:_DIGEST_LENGTH]
         for entry in self._behind(request_id):
             if entry.digest == name:
-                entry.stream_lost = entry.restored = False
+                entry.stream_lost = False
                 return "known"
             self._open.remove(entry)  # the server has reused the ID
         for entry in self._open:
             if entry.digest == name and entry.stream_lost and entry.answer == "none":
-                entry.request_id = request_id
-                entry.stream_lost = entry.restored = False
+                entry.request_id, entry.stream_lost = request_id, False
                 return "new"
         taken = {entry.ordinal for entry in self._open if entry.digest == name}
         ordinal = self._answered.get(name, 0)
@@ -143,31 +133,11 @@ class QuestionLog:
         self._unused = None
 
     def show(self) -> JSONObject:
-        """The questions for a snapshot, by their keys: those of the journal, and the oldest other one.
+        """The oldest question that can be answered, by its key; empty if there is none.
 
         One at a time, because the engine sends answers only all together, and each request has a time limit.
         """
-        shown = [entry for entry in self._open if entry.restored and entry.request_id is not None]
-        fresh = [entry for entry in self._open if not entry.restored and entry.request_id is not None]
-        shown += fresh[:1]
-        for entry in shown:
-            entry.shown = "in a snapshot" if entry.shown == "no" else entry.shown
-        return {entry.key: entry.request for entry in shown}
-
-    def begin_look(self) -> None:
-        """Note that the engine asks for the next snapshot. By then it has taken the last one."""
-        for entry in self._open:
-            entry.shown = "to the engine" if entry.shown == "in a snapshot" else entry.shown
-
-    def infer_answered(self, keys: Collection[str]) -> None:
-        """Drop the questions of the journal that the engine was shown, and has no answers to send for.
-
-        Args:
-            keys: The questions whose answers the engine sends.
-        """
-        for entry in [one for one in self._open if one.restored and one.shown == "to the engine"]:
-            if entry.key not in keys:
-                self._close(entry)
+        return next(({entry.key: entry.request} for entry in self._open if entry.request_id is not None), {})
 
     def dump(self, data: SessionData) -> SessionData:
         """The data with the questions and answers as the journal keeps them."""

@@ -324,7 +324,7 @@ async def test_what_was_to_be_sent_before_another_client_had_the_call_is_not_sen
             created_at=1.0,
             updated_at=1.0,
         )
-        call = LiveCall(record, Ours(0))
+        call = LiveCall(record, Ours(0, 0))
         await ours.claim(call)
         call.next_send = SendCall()
         await ours.release(call)

@@ -81,7 +81,7 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
     record = TaskRecord(
         record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
     )
-    call = LiveCall(record, Ours(1), ToolCall(name="slow", context="brought by the first"))
+    call = LiveCall(record, Ours(1, 0), ToolCall(name="slow", context="brought by the first"))
     created, _ = await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
     call.add_waiter(context="brought by the second")

@@ -653,28 +653,6 @@ async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wi
     assert "e5" in [one.headers.get("last-event-id") for one in wire.of("GET")]
 
 
-@requirement("law:1", "law:3")
-@pytest.mark.usefixtures("brief_polls")
-async def test_a_question_that_a_dead_process_had_answered_holds_nothing_up(wire: Wire) -> None:
-    """Killed between the journaled acknowledgement and the next ``session_data``: only the core knows."""
-    name: JSONObject = {"method": "elicitation/create", "params": {"message": "Cat?"}}
-    left = SessionData(owner=ANOTHERS, session_id="s7", result_id="r", open=(OpenQuestion("k.0", 3, name),))
-    observed = Observed()
-    observed.observe(TaskRef(TASK, left.write()))
-    wire.task = INPUT_REQUIRED
-    async with wire.session(observed) as session:
-        observed.keep(await session.get(observed.kept[TASK]))
-        stream = await wire.wait_for_result()
-        stream.event(question(4, "Dog?"))
-        second = await observed.wait_until(lambda delivered: len(delivered.task.input_requests or {}) == 2)
-        (key,) = (one for one in second.task.input_requests or {} if one != "k.0")
-        await session.get(observed.kept[TASK])
-        await session.update(observed.kept[TASK], {key: ANSWER})  # the core has nothing to send for k.0
-        assert (await session.get(observed.kept[TASK])).task.input_requests == {}
-        assert [one.message["id"] for one in wire.of("answer")] == [4]
-        await wire.wait_for("notifications/cancelled")
-
-
 @requirement("law:3")
 @pytest.mark.usefixtures("brief_polls")
 async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(wire: Wire) -> None:

@@ -70,22 +70,6 @@ def test_the_same_words_after_an_answer_are_another_question(restart: bool, seco
     assert not log.was_answered(key_of(log))
 
 
-@pytest.mark.parametrize("told", ["nothing", "in a snapshot", "to the core", "asked again"])
-def test_a_journaled_question_is_answered_if_the_core_was_shown_it_and_leaves_it_out(told: str) -> None:
-    log = QuestionLog(SessionData())
-    log.hear(1, CAT)
-    log = restarted(log)
-    log.hear(2, DOG)
-    if told != "nothing":
-        assert list(log.show().values()) == [CAT, DOG]
-    if told in ("to the core", "asked again"):
-        log.begin_look()
-    if told == "asked again":
-        log.hear(1, CAT)
-    log.infer_answered({"another key"})
-    assert len(log) == (1 if told == "to the core" else 2)
-
-
 def test_the_same_words_that_come_while_an_answer_is_sent_are_another_question() -> None:
     log = QuestionLog(SessionData())
     log.hear(1, CAT)
