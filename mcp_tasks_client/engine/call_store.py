@@ -126,6 +126,17 @@ class CallStore:
         """The live call of a record that was read from the journal."""
         return self.add(LiveCall(record, Nobody(ours_until=None)))
 
+    def learn_newer(self, call: LiveCall, record: TaskRecord) -> bool:
+        """Learn what the journal says of a call that was refused here, if others had taken it before.
+
+        Returns:
+            Whether they had. Else nothing is kept of the call, and the record was read before its removal.
+        """
+        if record.fence <= _fence_of(call):
+            return False
+        call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
+        return True
+
     @contextmanager
     def remembering(self) -> Iterator[None]:
         """Keep every live call while records are read and matched with them.

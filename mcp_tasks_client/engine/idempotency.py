@@ -115,7 +115,7 @@ class Idempotency:
             is_sent_soon = isinstance(state, Calling) and call.next_send is not None
             in_doubt = isinstance(state, Calling | OutcomeUnknown) or _was_lost_before(state)
             unsure = in_doubt and not (is_driven or is_sent_soon)
-            if unsure and not call.journaled and not call.uncommitted:
+            if unsure and not (call.journaled or call.uncommitted or self._store.learn_newer(call, standing)):
                 raise overtaken(call)  # it was refused or taken back just then
             if unsure and not call.uncommitted and await self._store.take(call):
                 await self._decide(call, on_unknown)

@@ -33,14 +33,20 @@ class Prompts:
         call: Whose questions.
         requests: Puts them to the host.
         step: Takes the step that an answer is, and does what follows from it.
+        heed: Does what others have left in the journal for the call, if anybody has.
     """
 
     def __init__(
-        self, call: LiveCall, requests: Requests, step: Callable[[LiveCall, Event], Awaitable[None]]
+        self,
+        call: LiveCall,
+        requests: Requests,
+        step: Callable[[LiveCall, Event], Awaitable[None]],
+        heed: Callable[[LiveCall], Awaitable[None]],
     ) -> None:
         self._call = call
         self._requests = requests
         self._step = step
+        self._heed = heed
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
@@ -113,6 +119,7 @@ class Prompts:
     async def _put(self, ask: Ask) -> None:
         """Put one question to the host, and take the step that its answer is."""
         call = self._call
+        await self._heed(call)  # the driver may have waited for the reply to a poll since it was answered
         if not call.is_open(ask.key):
             # Answered by an earlier run, or withdrawn by the server, which may ask it again.
             if call.answer_to(ask.key) is None:

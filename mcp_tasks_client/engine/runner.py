@@ -261,7 +261,7 @@ class Runner:
         """Have what the server asks before it begins answered, or wait for a slot; then call again."""
         if call.next_send is None:
             call.due = math.inf
-            async with Prompts(call, self._requests, self.step) as prompts:
+            async with Prompts(call, self._requests, self.step, self._heed) as prompts:
                 while isinstance(call.record.state, Gathering) and call.next_send is None and not call.over:
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)
@@ -283,7 +283,7 @@ class Runner:
             if not call.asks:
                 await self._poll_when_due(call)
                 continue
-            async with Prompts(call, self._requests, self.step) as prompts:
+            async with Prompts(call, self._requests, self.step, self._heed) as prompts:
                 while not call.over and (call.asks or prompts.active):
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)

@@ -135,8 +135,8 @@ class Witness:
     early_polls: list[EarlyPoll] = field(default_factory=list)
     """Polls that came before the interval of the task's last reply, or a ``Retry-After``, had passed.
 
-    The first poll after an acknowledged ``tasks/cancel`` is none of them. Those of ``PollPolicy.eager()`` and
-    of a short ``longest_wait_s`` are."""
+    The first poll after an acknowledged ``tasks/cancel``, or after a poll that had HTTP 401, is none of them.
+    Those of ``PollPolicy.eager()`` and of a short ``longest_wait_s`` are."""
 
     missing_headers: list[MissingHeader] = field(default_factory=list)
     """What requests lacked. Always empty in memory, where there are no headers."""
@@ -233,6 +233,8 @@ class Witness:
         if isinstance(reply, ErrorReply | HttpError):
             if reply.retry_after_s is not None and arrival.task_id is not None:
                 self._quieten(arrival, arrival.task_id, now, reply.retry_after_s)
+            elif reply == HttpError(401) and arrival.method == "tasks/get" and arrival.task_id is not None:
+                self._due[arrival.task_id] = now  # the client may repeat it at once with another credential
         elif isinstance(reply, dict) and (arrival.method == "tasks/get" or reply.get("resultType") == "task"):
             task_id, hint = reply["taskId"], hint_s(reply.get("pollIntervalMs"))
             self._hints[task_id] = hint or 0.0

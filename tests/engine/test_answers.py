@@ -36,6 +36,7 @@ from mcp_tasks_client.testing import (
     FaultPlan,
     LostReply,
     ScriptedServer,
+    Stalled,
     ask,
     ask_first,
     complete,
@@ -437,6 +438,36 @@ async def test_what_others_have_answered_is_not_put_when_the_question_before_it_
         assert handle.done
     assert asked.keys == ["k"]
     assert [sent.answers.keys() for sent in world.server.log("tasks/update")] == [{"k", "k2"}]
+
+
+@requirement("law:3")
+async def test_what_others_answer_while_a_poll_hangs_is_not_put_when_its_turn_comes(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    server.tool("ask_two", [ask({"who": WHO, "whom": WHO}), complete(named)], poll_interval_ms=20)
+    first, second = anyio.Event(), anyio.Event()
+    asked: list[str] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.question.question_id)
+        first.set()
+        await second.wait()
+        return ADA
+
+    async with clients(server, make_journal, {"elicitation": answer}, {}) as (driver, other):
+        handle = await driver.start_tool("ask_two")
+        await first.wait()
+        server.misbehave("tasks/get", Stalled())
+        with anyio.fail_after(5):
+            while not isinstance(server.witness.log("tasks/get")[-1].fault, Stalled):
+                await anyio.sleep(0.01)
+            (waits,) = (one for one in await other.questions() if one.question_id not in asked)
+            await waits.accept({"name": "Bob"})
+            second.set()
+            while not server.witness.log("tasks/update"):
+                await anyio.sleep(0.01)
+        assert len(asked) == 1
+        await handle.cancel()
 
 
 @requirement("law:3")

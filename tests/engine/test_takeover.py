@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from tests._results import text
 from tests.engine.late_session import LateSession
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
 from tests.engine.world import ASK, DONE, LOST, TASK, Asked
-from tests.scripted_session import ScriptedSession
+from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
@@ -195,10 +196,47 @@ async def test_a_round_that_another_host_took_over_before_it_left_is_not_sent_as
             await hosts.clock.advance(0.1)  # the next round is to be sent in a moment
             await hosts.outlast()
             tasks.start_soon(call, second, [])
-            await hosts.outlast(2)  # which sends that round
+            while not theirs.log("tools/call"):
+                await hosts.outlast(1)
+                await anyio.sleep(0.001)  # the journal's thread works meanwhile, by no clock of ours
             await hosts.until(lambda: outcomes)
     assert outcomes == ["done"]
     assert len(late.log("tools/call")) == 1
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("made", ["a loss", "a loss, and it may run twice", "a task"])
+async def test_a_key_stands_for_what_another_host_has_made_of_a_call_that_was_then_refused_here(
+    hosts: Hosts, made: str
+) -> None:
+    refused = ConnectionLostError("No connection came about.", retryable=True, not_executed=True)
+    late = LateSession(clock=hosts.clock, calls=[refused, AT_ONCE], gets={TASK: [DONE]})
+    theirs = ScriptedSession(
+        clock=hosts.other_clock, calls=[AT_WORK if made == "a task" else LOST], gets={TASK: [STALL]}
+    )
+    outcomes: list[Any] = []
+    with anyio.fail_after(20):
+        async with hosts.first(late) as first, anyio.create_task_group() as tasks:
+            tasks.start_soon(call, first, outcomes)
+            await late.called.wait()
+            await hosts.outlast()
+            async with hosts.second(theirs) as second:
+                with suppress(OutcomeUnknownError):
+                    await second.start_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            late.go.set()
+            await hosts.until(lambda: outcomes)
+            assert isinstance(outcomes[0], ConnectionLostError)
+            with anyio.fail_after(5):
+                again = partial(first.call_tool, "tool", idempotency_key=KEY)
+                if made == "a task":
+                    tasks.start_soon(call, first, outcomes)
+                    await hosts.until(lambda: outcomes[1:])
+                    assert outcomes[1:] == ["done"]
+                elif made == "a loss":
+                    with pytest.raises(OutcomeUnknownError):
+                        await again()
+                else:
+                    assert text(await again(on_unknown="resend")) == "at once"
 
 
 class Unreachable(ScriptedSession):

@@ -64,6 +64,21 @@ async def test_a_poll_that_failed_counts_as_one(
     assert [poll.at for poll in server.witness.early_polls] == [1.5]
 
 
+async def test_a_poll_whose_credential_was_refused_is_repeated_at_once_and_once(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.tool("tool", [work(math.inf)])
+    session = server.session()
+    ref = await start(session)
+    await clock.advance(1)
+    server.misbehave("tasks/get", HttpError(401))
+    await catch(session, "tasks/get", ref)
+    await session.get(ref)
+    assert server.witness.early_polls == []
+    await session.get(ref)
+    assert [poll.at for poll in server.witness.early_polls] == [1.0]
+
+
 async def test_the_hint_that_counts_is_the_last_one_that_arrived(
     server: ScriptedServer, clock: ManualClock
 ) -> None:

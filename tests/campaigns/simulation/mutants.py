@@ -48,6 +48,8 @@ from mcp_tasks_client.machine.events import (
 from mcp_tasks_client.machine.states import Completed, Observing
 from mcp_tasks_client.question import CANCEL, question_id, record_of
 from mcp_tasks_client.sessions.base import TaskRef
+from mcp_tasks_client.sessions.http.headers import HostHeaders
+from mcp_tasks_client.sessions.http.replies import ReplyReader
 
 from . import world
 
@@ -61,6 +63,32 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 def mutant(make: Mutant) -> Mutant:
     MUTANTS[make.__name__] = make
     return make
+
+
+# ── what a gateway does ───────────────────────────────────────────────────────────────────────
+
+
+@mutant
+def an_id_that_comes_back_as_text_is_another() -> AbstractContextManager[Any]:
+    def is_ours(self: Any, message: Any) -> bool:
+        return bool(message.get("id") == self._request_id)
+
+    def refuse(self: Any, message: Any) -> Any:
+        if not self._is_ours(message):
+            raise self._malformed("a reply to another request, or to none")
+        return self._read_reply(message)
+
+    mutated = ExitStack()
+    mutated.enter_context(patch.object(ReplyReader, "_is_ours", is_ours))
+    mutated.enter_context(patch.object(ReplyReader, "_read_only_reply", refuse))
+    return mutated
+
+
+@mutant
+def a_credential_that_expired_is_not_renewed() -> AbstractContextManager[Any]:
+    return patch.object(
+        HostHeaders, "may_change", property(lambda self: False, lambda self, may: None), create=True
+    )
 
 
 # ── what is journaled, and when ───────────────────────────────────────────────────────────────

@@ -87,11 +87,17 @@ T = TypeVar("T")
 
 
 class Line(Session):
-    """A process's connection to the server. What it says and hears is held against the laws."""
+    """A process's connection to the server. What it says and hears is held against the laws.
+
+    Requests go over HTTP in some histories. What the server tells unasked always comes in memory, since
+    ``httpx.ASGITransport`` passes on no stream before its end.
+    """
 
     def __init__(self, process: Process) -> None:
         limits = Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)
         self._inner = process.world.server.session(limits=limits)
+        gateway = process.world.gateway
+        self._requests = self._inner if gateway is None else gateway.session(limits, process.clock)
         self._process = process
         self._listening = anyio.CancelScope()
         self._quiet: dict[str, float] = {}
@@ -108,10 +114,10 @@ class Line(Session):
         return self._inner.limits
 
     async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
-        return await self._while_it_lives(partial(self._inner.tool, name, fresh=fresh))
+        return await self._while_it_lives(partial(self._requests.tool, name, fresh=fresh))
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        reply = await self._while_it_lives(partial(self._inner.call, call, before_send))
+        reply = await self._while_it_lives(partial(self._requests.call, call, before_send))
         if isinstance(reply, Created):
             self._process.tasks.add(reply.task.task_id)
         return reply
@@ -120,18 +126,18 @@ class Line(Session):
         world = self._process.world
         if world.clock.now < self._quiet.get(ref.task_id, 0.0) - 0.001 and not world.plan.clocks_jump:
             world.break_("polled though told to wait", f"{ref.task_id} by process {self._process.pid}")
-        snapshot = await self._while_it_lives(partial(self._inner.get, ref))
+        snapshot = await self._while_it_lives(partial(self._requests.get, ref))
         self._process.world.polled(snapshot.task)
         return snapshot
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
         self._process.sends(ref.task_id, "an answer")
-        await self._while_it_lives(partial(self._heed, ref, partial(self._inner.update, ref, answers)))
+        await self._while_it_lives(partial(self._heed, ref, partial(self._requests.update, ref, answers)))
 
     async def cancel(self, ref: TaskRef) -> None:
         self._process.cancels(ref.task_id)
-        await self._while_it_lives(partial(self._heed, ref, partial(self._inner.cancel, ref)))
+        await self._while_it_lives(partial(self._heed, ref, partial(self._requests.cancel, ref)))
 
     async def run(self, observed: ObservedTasks) -> None:
         while not self._closed:
@@ -146,6 +152,7 @@ class Line(Session):
 
     async def aclose(self) -> None:
         self._closed = True
+        await self._requests.aclose()
         await self._inner.aclose()
 
     async def _heed(self, ref: TaskRef, request: Callable[[], Awaitable[None]]) -> None:
@@ -419,15 +426,15 @@ class Process(Observer):
                     continue
                 await self.world.told(intent, type(error).__name__)
                 return
-            except RemoteProtocolError as error:
-                if not _violated(error):
-                    raise
-                await self.world.told(intent, "violated")  # so a replica that lags behind makes it look
-                return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
+                if _violated(error):
+                    await self.world.told(intent, "violated")  # so a replica that lags behind makes it look
+                    return
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
                 has_task = error.handle is not None and error.handle.task_id is not None
                 refused = isinstance(error, SessionError) and error.not_executed and not has_task
+                if isinstance(error, RemoteProtocolError) and not refused:
+                    raise
                 if refused and not intent.first_keys:
                     intent.begun -= resend  # in a later round, the leave that was given still counts
                 resend = False
@@ -446,7 +453,8 @@ class Process(Observer):
                 )
         except (TaskError, RemoteProtocolError) as error:
             # What was refused is not journaled, and may be called again.
-            intent.received |= _violated(error) or getattr(error, "code", None) != -32602
+            refused = getattr(error, "code", None) == -32602 or getattr(error, "not_executed", False)
+            intent.received |= _violated(error) or not refused
             raise
         intent.received = True
         return result

@@ -37,6 +37,7 @@ from mcp_tasks_client.testing import (
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 
 from ..virtual_time import WorldClock
+from .over_http import Gateway
 from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
 from .process import Process
 from .telling import Grapevine
@@ -139,6 +140,10 @@ class World:
         self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
         sloppy = Random(f"how replies look in {seed}").random() < 0.3
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool, sloppy=sloppy)
+        travels = Random(f"how requests travel in {seed}")
+        self.gateway = Gateway(self.server, travels) if travels.random() < 0.2 else None
+        """What requests pass on their way over HTTP; ``None`` where the server is in memory."""
+
         self.server.on_request = self._on_request
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
@@ -211,6 +216,7 @@ class World:
                 # It is a new call, and may ask what the lost one had asked before it had a task.
                 self._may_ask_anew(record)
                 self._wished_calls.discard(record.record_id)
+                self.told_to_cancel.pop(record.record_id, None)
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
@@ -565,6 +571,7 @@ class World:
                 ends.add("violated")  # as an end looks in the reply to a creation
         calls = [arrival for arrival in witness.log("tools/call") if arrival.tool == intent.tool]
         waited = any(isinstance(one.fault, HttpError) and one.fault.status == 429 for one in calls)
+        waited |= self.gateway is not None  # for the list of tools
         if (intent.first_keys or waited) and (intent.cancelling or self.plan.on_abandon == "cancel"):
             ends.add("TaskCancelledError")  # before there was a task
         ends |= {"TaskFailedError" for arrival in calls if isinstance(arrival.fault, ErrorReply)}
