@@ -635,3 +635,38 @@ async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
         assert adopter.handles == []
     async with journal:
         assert len(await journal.records(Scope("scripted"))) == 1
+
+
+class Slow(Counting):
+    """Takes its time for a look."""
+
+    takes_s = 0.0
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._of_world = clock
+
+    async def take_pending(self, *args: Any, **options: Any) -> Any:
+        if self.takes_s:
+            await self._of_world.sleep(self.takes_s)
+        return await super().take_pending(*args, **options)
+
+
+async def test_looks_take_a_fifth_of_the_time_at_most_however_often_calls_end() -> None:
+    world = tasks_of(20, interval_ms=100)
+    world.journal = journal = Slow(world.clock)
+    await leave(world, 20)
+    async with world.client() as client, adopting(client, limit=10) as adopter:
+        await world.clock.advance(0.2)
+        assert len(adopter.handles) == 10
+        journal.takes_s, before = 0.1, journal.looks
+        for number in range(10):
+            finish(world, f"task-{number}")
+            await world.clock.advance(0.2)
+        looks, journal.takes_s = journal.looks - before, 0.0
+        await world.clock.advance(1)  # or whoever looks could not leave
+        assert 3 <= looks <= 2 / 0.5 + 1
+        assert len(adopter.handles) == 20, "whatever has ended makes room"
+        before = journal.looks
+        await world.clock.advance(2 * LOOK_S)
+        assert journal.looks - before <= 2, "nothing has ended since"

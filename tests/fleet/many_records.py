@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
-from mcp_tasks_client import PostgresJournal, TaskRecord
+from mcp_tasks_client import Journal, PostgresJournal, SqliteJournal, TaskRecord
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.machine.states import Completed, Finished
 from mcp_tasks_client.testing import text_result
@@ -30,8 +34,12 @@ TIMES: Final = 20
 SCHEMA: Final = "many"
 
 
-def _copy(server: PostgresServer, of: TaskRecord, count: int, changes: dict[str, str]) -> None:
-    """Have so many records like one that is stored, each with an ID and a key of its own."""
+def _copy(server: PostgresServer, of: TaskRecord, count: int, changes: dict[str, str]) -> int:
+    """Have so many records like one that is stored, each with an ID and a key of its own.
+
+    Returns:
+        How many bytes they take.
+    """
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         names = [
             str(name)
@@ -57,6 +65,30 @@ def _copy(server: PostgresServer, of: TaskRecord, count: int, changes: dict[str,
         connection.execute(f"DELETE FROM {SCHEMA}.records WHERE record_id = %s".encode(), (of.record_id,))
         connection.execute(f"VACUUM ANALYZE {SCHEMA}.records".encode())
         connection.execute("CHECKPOINT")
+    size: int = ask(server, f"SELECT pg_total_relation_size('{SCHEMA}.records')")
+    return size
+
+
+def _copy_in_file(file: Path, of: TaskRecord, count: int, changes: dict[str, str]) -> int:
+    """The same in a journal file."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        names = [str(row[1]) for row in connection.execute("PRAGMA table_info(records)") if not row[5]]
+        shown = {name: name for name in names} | {
+            "record_id": "'copy-' || n",
+            "task_id": "'task-' || hex(randomblob(16))",
+            "idempotency_key": "'call-' || n",
+            "created_at": "created_at + n / 1e6",
+            **changes,
+        }
+        connection.execute(
+            f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}) "
+            f"INSERT INTO records ({', '.join(names)}) SELECT {', '.join(shown.values())} "
+            "FROM records, numbers WHERE record_id = ?",
+            (of.record_id,),
+        )
+        connection.execute("DELETE FROM records WHERE record_id = ?", (of.record_id,))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file.stat().st_size
 
 
 async def _timed(call: Callable[[], Awaitable[Any]], times: int = TIMES) -> tuple[float, float]:
@@ -126,36 +158,45 @@ async def _waiting(server: PostgresServer, count: int) -> list[str]:
 
 
 def finished(server: PostgresServer, size: float) -> list[list[str]]:
-    """The table: what is done while a million finished records are kept."""
-    return asyncio.run(_finished(server, round(FINISHED * size)))
+    """The table: what is done while a million finished records are kept, here and in a file beside it."""
+    count = round(FINISHED * size)
+    with tempfile.TemporaryDirectory(dir=".") as folder:  # /tmp may be in memory
+        file = Path(folder, "journal.sqlite3")
+        columns = [
+            asyncio.run(_finished(PostgresJournal(server.dsn, schema=SCHEMA), partial(_copy, server), count)),
+            asyncio.run(_finished(SqliteJournal(file), partial(_copy_in_file, file), count)),
+        ]
+    rows = [[operation, *cells, *columns[1][operation]] for operation, cells in columns[0].items()]
+    return [["operation", "p50", "p99", "of SQLite: p50", "p99"], *rows]
 
 
-async def _finished(server: PostgresServer, count: int) -> list[list[str]]:
+async def _finished(
+    journal: Journal, copy: Callable[[TaskRecord, int, dict[str, str]], int], count: int
+) -> dict[str, tuple[str, str]]:
+    """What each operation takes, p50 and p99; of some only a figure.
+
+    Args:
+        journal: Which is empty.
+        copy: Has so many records like one that is stored, and tells how many bytes they take.
+        count: How many records there are.
+    """
     record, now = _record(0), time.time()
     scope = record.scope
     result = text_result("x" * 500)
     record = replace(record, state=Finished(task=record.state.task, outcome=Completed(result=result)))  # type: ignore[union-attr]
-    async with PostgresJournal(server.dsn, schema=SCHEMA) as journal:
+    table = dict[str, tuple[str, str]]()
+
+    async def measure(name: str, call: Callable[[], Awaitable[Any]], times: int = TIMES) -> None:
+        p50, p99 = await _timed(call, times)
+        table[name] = f"{p50:.1f} ms", f"{p99:.1f} ms"
+
+    async with journal:
         await journal.claim(record)
-        _copy(
-            server,
-            record,
-            count,
-            {
-                "pending": "0",
-                "delivered_at": f"{now} - 2592000.0 * n / {count}",  # over a month
-            },
-        )
-        before = ask(server, f"SELECT pg_total_relation_size('{SCHEMA}.records')")
+        over_a_month = f"{now} - 2592000.0 * n / {count}"
+        stored = copy(record, count, {"pending": "0", "delivered_at": over_a_month})
         pending = [replace(_record(number), record_id=f"free-{number}") for number in range(1, 101)]
         for one in pending:
             await journal.save(one)
-        table = [["operation", "p50", "p99"]]
-
-        async def measure(name: str, call: Callable[[], Awaitable[Any]], times: int = TIMES) -> None:
-            p50, p99 = await _timed(call, times)
-            table.append([name, f"{p50:.1f} ms", f"{p99:.1f} ms"])
-
         numbers = iter(range(1, count))
         await measure("commit a record", lambda: journal.save(pending[0], known=True), 200)
         await measure("find a record by its task", lambda: journal.by_task_id(scope, "none"), 200)
@@ -182,7 +223,7 @@ async def _finished(server: PostgresServer, count: int) -> list[list[str]]:
             if not found:
                 break
         seconds = time.perf_counter() - began
-    table.append(["forget 5,000", f"{percentile(steps, 0.5):.0f} ms", f"{percentile(steps, 0.99):.0f} ms"])
-    table.append(["forget all, a second", f"{pruned / seconds:,.0f}", ""])
-    table.append(["bytes of a record with its indexes", f"{before / count:,.0f}", ""])
+    table["forget 5,000"] = f"{percentile(steps, 0.5):.0f} ms", f"{percentile(steps, 0.99):.0f} ms"
+    table["forget all, a second"] = f"{pruned / seconds:,.0f}", ""
+    table["bytes of a record with its indexes"] = f"{stored / count:,.0f}", ""
     return table
