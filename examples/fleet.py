@@ -154,7 +154,7 @@ def listen(number: int, process: subprocess.Popen[str], said: queue.SimpleQueue[
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # stdout is a TextIOWrapper
     if sys.argv[1:]:
         anyio.run(replica, sys.argv[1], sys.argv[2])
     else:

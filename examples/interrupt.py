@@ -77,7 +77,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # stdout is a TextIOWrapper
     match sys.argv[1:]:
         case ["first", url, journal, store]:
             Path(store).write_text(json.dumps(anyio.run(first, url, journal)))

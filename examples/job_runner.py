@@ -64,7 +64,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # stdout is a TextIOWrapper
     if sys.argv[1:]:
         anyio.run(run_jobs, sys.argv[1], Path(sys.argv[2]))
     else:

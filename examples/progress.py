@@ -56,6 +56,6 @@ async def watch(handle: TaskHandle, *, until_first_step: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # stdout is a TextIOWrapper
     with TemporaryDirectory(prefix="progress-") as folder, running_server(Path(folder) / "log") as address:
         anyio.run(main, address, Path(folder) / "journal.db")

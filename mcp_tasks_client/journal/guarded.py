@@ -27,7 +27,7 @@ def _guard(
     @wraps(method, updated=())  # it is not abstract any more
     async def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]
+            return await getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]  # found by name
         except TasksClientError:
             raise
         except Exception as error:
@@ -53,7 +53,7 @@ def _guard_sync(
     @wraps(method, updated=())
     def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]
+            return getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]  # found by name
         except TasksClientError:
             raise
         except Exception as error:

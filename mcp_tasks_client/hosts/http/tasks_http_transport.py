@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    class _AnyTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):  # type: ignore[misc]
+    class _AnyTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):  # type: ignore[misc]  # Request differs
         """What type checkers see, since the library is known only where an instance is made."""
 else:
     _AnyTransport = object

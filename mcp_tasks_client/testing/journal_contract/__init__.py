@@ -23,6 +23,6 @@ pytest.register_assert_rewrite(
     )
 )
 
-from .contract import JournalContract  # noqa: E402
+from .contract import JournalContract  # noqa: E402  # as said above
 
 __all__ = ["JournalContract"]
