@@ -90,9 +90,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "two take the same": Mutant("take_free", "FOR UPDATE SKIP LOCKED"),
     "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
     "whoever takes is given what others have": Mutant("mine", " AND owner = %(owner)s::text"),
-    "whoever took without hearing of it is given what others have": Mutant(
-        "taken", " AND owner = %(owner)s::text"
-    ),
+    "what was taken without hearing of it counts for no limit": Mutant("taken", "WHERE", "WHERE false AND"),
     "a task that is released is free": Mutant("release", "ELSE owner || '/left'", "ELSE NULL"),
     "an outcome that is released is not free": Mutant("release", "THEN NULL", "THEN owner"),
     "whoever leaves releases everything": Mutant("release", "WHERE owner = ANY (%(owners)s::text[])"),

@@ -44,7 +44,7 @@ class ClaimTests:
         assert await journal.by_key(other, "order-42") == second
 
     async def test_records_without_a_key_never_meet(self, journal: Journal) -> None:
-        given = [record(), record()]
+        given = [record() for _ in range(5)]
 
         assert [await journal.claim(one) for one in given] == given
         assert await journal.records(SCOPE) == given
