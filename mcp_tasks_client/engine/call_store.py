@@ -126,16 +126,13 @@ class CallStore:
         """The live call of a record that was read from the journal."""
         return self.add(LiveCall(record, Nobody(ours_until=None)))
 
-    def learn_newer(self, call: LiveCall, record: TaskRecord) -> bool:
-        """Learn what the journal says of a call that was refused here, if others had taken it before.
+    def learn(self, call: LiveCall, record: TaskRecord) -> None:
+        """Learn that the journal has the record of a call that was refused here, and removed.
 
-        Returns:
-            Whether they had. Else nothing is kept of the call, and the record was read before its removal.
+        Others may have taken it before, or a journal that was set back has it again. It may also have been
+        read before it was removed. Whether it is there is seen when it is taken.
         """
-        if record.fence <= _fence_of(call):
-            return False
         call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
-        return True
 
     @contextmanager
     def remembering(self) -> Iterator[None]:

@@ -506,12 +506,15 @@ class Endpoint:
 
         try:
             # Not cut by a cancellation: a wish that is journaled as being sent is sent by nobody else.
-            if not await run_to_its_end(begin):
-                return
+            wished = await run_to_its_end(begin)
         except TasksClientError:
             if call.driver is None:
                 await self._store.release_unfinished(call)  # whoever else takes the call up cancels it
             raise
+        if not wished:
+            if call.driver is None:
+                await self._store.release_unfinished(call)  # it was taken to be cancelled
+            return
         await sent.wait()
         if failed:
             raise failed[0]

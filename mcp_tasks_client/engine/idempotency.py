@@ -17,7 +17,7 @@ from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall, OvertakenError, overtaken
+from .live_call import LiveCall, OvertakenError
 from .record_maker import RecordMaker
 
 __all__ = ["Idempotency", "OnUnknown", "check_repeatable"]
@@ -115,8 +115,8 @@ class Idempotency:
             is_sent_soon = isinstance(state, Calling) and call.next_send is not None
             in_doubt = isinstance(state, Calling | OutcomeUnknown) or _was_lost_before(state)
             unsure = in_doubt and not (is_driven or is_sent_soon)
-            if unsure and not (call.journaled or call.uncommitted or self._store.learn_newer(call, standing)):
-                raise overtaken(call)  # it was refused or taken back just then
+            if unsure and not call.journaled and not call.uncommitted:
+                self._store.learn(call, standing)
             if unsure and not call.uncommitted and await self._store.take(call):
                 await self._decide(call, on_unknown)
             return call

@@ -1,7 +1,7 @@
 """What others leave in the journal for the calls that are driven here: answers, and wishes to cancel.
 
 The journal is listened to while any call is driven. It rings for the driver of the call, which reads what was
-left.
+left; so does whoever puts the next form, since the driver may wait for a reply.
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ class Prompts:
         """Put one question to the host, and take the step that its answer is."""
         call = self._call
         await self._heed(call)  # the driver may have waited for the reply to a poll since it was answered
+        if call.over or is_being_cancelled():
+            return  # what was heeded has parked the call, or cancelled it
         if not call.is_open(ask.key):
             # Answered by an earlier run, or withdrawn by the server, which may ask it again.
             if call.answer_to(ask.key) is None:

@@ -272,7 +272,8 @@ class Runner:
             while call.next_send is send and not (call.over or await self._wait_until_due(call)):
                 pass  # it was rung for something else
             await self.store.settle(call)  # a cancellation may be committed just now
-            if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
+            stands = isinstance(call.record.state, Gathering)  # it may have been cancelled meanwhile
+            if stands and call.next_send is send and not call.over:
                 await self.step(call, CallBegun())
 
     async def _observe(self, call: LiveCall) -> None:

@@ -408,6 +408,9 @@ def _notify(state: Observing, event: Notified) -> Step:
 
 
 def _keep_session_data(state: Observing, event: Notified) -> tuple[Observing, tuple[Action, ...]]:
+    listed = event.task.input_requests or {}
+    if any(q.stage == "acknowledged" and q.key in listed for q in state.questions):
+        return state, ()  # it is older than the acknowledgement, which brought newer data
     if event.session_data in (None, state.session_data):
         return state, ()
     return replace(state, session_data=event.session_data), (Save(),)

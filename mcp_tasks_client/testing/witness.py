@@ -162,6 +162,7 @@ class Witness:
 
     _hints: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _due: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _refused: set[str] = field(default_factory=set, init=False, repr=False)
     _quiet: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
 
     def log(self, method: str, task_id: str | None = None) -> list[Arrival]:
@@ -234,11 +235,14 @@ class Witness:
             if reply.retry_after_s is not None and arrival.task_id is not None:
                 self._quieten(arrival, arrival.task_id, now, reply.retry_after_s)
             elif reply == HttpError(401) and arrival.method == "tasks/get" and arrival.task_id is not None:
-                self._due[arrival.task_id] = now  # the client may repeat it at once with another credential
+                if arrival.task_id not in self._refused:
+                    self._due[arrival.task_id] = now  # the client may repeat it once with another credential
+                self._refused ^= {arrival.task_id}
         elif isinstance(reply, dict) and (arrival.method == "tasks/get" or reply.get("resultType") == "task"):
             task_id, hint = reply["taskId"], hint_s(reply.get("pollIntervalMs"))
             self._hints[task_id] = hint or 0.0
             self._due[task_id] = now + self._hints[task_id]
+            self._refused.discard(task_id)
         elif isinstance(reply, dict) and arrival.method == "tasks/cancel" and arrival.task_id is not None:
             self._due[arrival.task_id] = now  # the client may look at once whether the task has ended
 

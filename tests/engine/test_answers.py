@@ -440,16 +440,17 @@ async def test_what_others_have_answered_is_not_put_when_the_question_before_it_
     assert [sent.answers.keys() for sent in world.server.log("tasks/update")] == [{"k", "k2"}]
 
 
-@requirement("law:3")
-async def test_what_others_answer_while_a_poll_hangs_is_not_put_when_its_turn_comes(
-    server: ScriptedServer, make_journal: Callable[[], Journal]
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("left", ["an answer", "a cancel"])
+async def test_what_others_leave_while_a_poll_hangs_is_heeded_before_the_next_form(
+    server: ScriptedServer, make_journal: Callable[[], Journal], left: str
 ) -> None:
     server.tool("ask_two", [ask({"who": WHO, "whom": WHO}), complete(named)], poll_interval_ms=20)
     first, second = anyio.Event(), anyio.Event()
-    asked: list[str] = []
+    asked: list[Question | None] = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
-        asked.append(context.question.question_id)
+        asked.append(context.question)
         first.set()
         await second.wait()
         return ADA
@@ -461,11 +462,15 @@ async def test_what_others_answer_while_a_poll_hangs_is_not_put_when_its_turn_co
         with anyio.fail_after(5):
             while not isinstance(server.witness.log("tasks/get")[-1].fault, Stalled):
                 await anyio.sleep(0.01)
-            (waits,) = (one for one in await other.questions() if one.question_id not in asked)
-            await waits.accept({"name": "Bob"})
+            (waits,) = (one for one in await other.questions() if one not in asked)
+            if left == "an answer":
+                await waits.accept({"name": "Bob"})
+            else:
+                await (await other.attach(handle.reference)).cancel()
             second.set()
-            while not server.witness.log("tasks/update"):
+            while not server.witness.log("tasks/update" if left == "an answer" else "tasks/cancel"):
                 await anyio.sleep(0.01)
+            await anyio.wait_all_tasks_blocked()
         assert len(asked) == 1
         await handle.cancel()
 

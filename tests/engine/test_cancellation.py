@@ -544,6 +544,45 @@ async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_un
 
 
 @requirement("law:8")
+async def test_a_resent_call_that_is_cancelled_at_any_moment_of_its_next_round_ends_as_it_may() -> None:
+    async def ended(moment: int) -> str:
+        world = World(calls=[LOST, ASKS_FIRST, {"resultType": "complete", **text_result("at once")}])
+
+        async def answer(context: Any, params: Any) -> Any:
+            async def cancel() -> None:
+                for _ in range(moment):
+                    await anyio.lowlevel.checkpoint()
+                await error.handle.cancel()
+
+            tasks.start_soon(cancel)
+            await anyio.lowlevel.checkpoint()
+            return YES
+
+        async with world.client(elicitation=answer) as client, anyio.create_task_group() as tasks:
+            with pytest.raises(OutcomeUnknownError) as caught:
+                await client.call_tool("tool", idempotency_key=KEY)
+            error = caught.value
+            assert error.handle is not None
+            try:
+                return text(await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend"))
+            except (OutcomeUnknownError, TaskCancelledError) as told:
+                return type(told).__name__
+
+    assert {await ended(moment) for moment in range(25)} == {"OutcomeUnknownError", "at once"}
+
+
+@requirement("law:5", "law:8")
+async def test_a_call_of_unknown_outcome_that_is_cancelled_is_free_for_others() -> None:
+    world = World(calls=[LOST])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await client.call_tool("tool", idempotency_key=KEY)
+        assert caught.value.handle is not None
+        await caught.value.handle.cancel()
+        assert (await world.only_record()).owner is None
+
+
+@requirement("law:8")
 async def test_a_handle_that_is_attached_while_its_call_is_being_stopped_has_it_driven_on() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
     async with world.client() as client:

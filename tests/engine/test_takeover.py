@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from mcp_tasks_client.client import TasksClient
@@ -36,7 +37,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import LateSession
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
-from tests.engine.world import ASK, DONE, LOST, TASK, Asked
+from tests.engine.world import ASK, DONE, LOST, TASK, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -237,6 +238,22 @@ async def test_a_key_stands_for_what_another_host_has_made_of_a_call_that_was_th
                         await again()
                 else:
                     assert text(await again(on_unknown="resend")) == "at once"
+
+
+@requirement("law:2")
+async def test_a_journal_that_was_set_back_to_before_a_call_was_refused_leaves_its_outcome_unknown() -> None:
+    """As after the failover to a standby that had not heard of the last commit."""
+    refused = ConnectionLostError("No connection came about.", retryable=True, not_executed=True)
+    world = World(calls=[refused, AT_ONCE])
+    async with world.client() as client:
+        world.journal.remove = lambda record: anyio.lowlevel.checkpoint()  # type: ignore[method-assign]
+        outcomes: list[Any] = []
+        await call(client, outcomes)
+        with anyio.fail_after(5), pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY)
+        assert isinstance(outcomes[0], ConnectionLostError), "which keeps the call"
+        again = await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+        assert text(again) == "at once"
 
 
 class Unreachable(ScriptedSession):

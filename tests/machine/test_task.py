@@ -2175,6 +2175,19 @@ def test_what_the_session_wants_to_know_again_is_saved_though_no_question_is_new
     assert life.observing.session_data == "second"
 
 
+def test_what_is_told_of_the_time_before_an_acknowledgement_brings_no_session_data_back() -> None:
+    life = working()
+    asks = snapshot("input_required", inputRequests={"name": NAME})
+    life.feed(Notified(task=asks, now=life.now, session_data="asks"))
+    life.feed(AnswerReady(key="name", answer=ADA, now=life.now))
+    life.feed(UpdateAcknowledged(keys=("name",), session_data="answered"))
+    assert life.observing.session_data == "answered"
+    assert life.feed(Notified(task=asks, now=life.now, session_data="asks")) == ()
+    assert life.observing.session_data == "answered"
+    life.feed(Notified(task=snapshot("working"), now=life.now, session_data="later"))
+    assert life.observing.session_data == "later"
+
+
 def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
     for status, fields, outcome in (
         ("completed", {"result": RESULT}, Completed(result=RESULT)),

@@ -71,12 +71,15 @@ async def test_a_poll_whose_credential_was_refused_is_repeated_at_once_and_once(
     session = server.session()
     ref = await start(session)
     await clock.advance(1)
-    server.misbehave("tasks/get", HttpError(401))
+    server.misbehave("tasks/get", HttpError(401), None, HttpError(401), HttpError(401))
     await catch(session, "tasks/get", ref)
     await session.get(ref)
+    await clock.advance(1)
+    await catch(session, "tasks/get", ref)
+    await catch(session, "tasks/get", ref)
     assert server.witness.early_polls == []
     await session.get(ref)
-    assert [poll.at for poll in server.witness.early_polls] == [1.0]
+    assert [poll.at for poll in server.witness.early_polls] == [2.0]
 
 
 async def test_the_hint_that_counts_is_the_last_one_that_arrived(

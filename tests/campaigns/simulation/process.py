@@ -562,6 +562,8 @@ class Process(Observer):
                 world.answers += 1
                 answer = _answer(question.params, world.answers)
                 key = world.key_of(question.question_id)
+                if key is None:
+                    continue  # of a call without a key, which is over by now
                 world.given.add(key)
                 world.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
                 try:

@@ -36,6 +36,7 @@ from mcp_tasks_client.testing import (
 )
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 
+from ..shared_journal import LOOK_S
 from ..virtual_time import WorldClock
 from .over_http import Gateway
 from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
@@ -249,9 +250,9 @@ class World:
         for question in getattr(record.state, "questions", ()):
             self._questions[question_id(record.record_id, question)] = question.key
 
-    def key_of(self, question_id: str) -> str:
-        """The server's key of a question."""
-        return self._questions[question_id]
+    def key_of(self, question_id: str) -> str | None:
+        """The server's key of a question; ``None`` if no journal has had it."""
+        return self._questions.get(question_id)
 
     def taken(self, taken: Taken, *, pending: bool) -> None:
         """A record changed its owner."""
@@ -595,7 +596,8 @@ class World:
 
     def _check_cancel(self, task_id: str, since: float) -> None:
         """A journaled wish is told as long as the task is there to be cancelled."""
-        alive = [at for at in self._alive[task_id] if at > since]
+        heard_at = since + (LOOK_S if self.plan.hears_late else 0.0)
+        alive = [at for at in self._alive[task_id] if at > heard_at]
         cancels = self.server.witness.log("tasks/cancel", task_id)
         came = any(one.fault is None or one.fault.acted for one in cancels)
         if alive and not cancels:
