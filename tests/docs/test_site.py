@@ -17,7 +17,8 @@ import mcp_tasks_client.testing
 from ..benchmarks import charts
 from .pages import ROOT
 
-LIMIT_S: Final = 120.0
+LIMIT_S: Final = 300.0
+"""Seconds for what takes 30 on an idle machine, and minutes beside other test runs."""
 
 
 def test_the_site_builds_with_every_public_name_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
     extension = TasksExtension(journal=Stuck(path), endpoint="scripted")
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(in_memory(SdkServer(gets=[{}])), extensions=[extension]) as client:
-            with anyio.move_on_after(0.05):
+            with anyio.move_on_after(0.2):
                 await client.call_tool("tool")
         async with TasksClient(quick_session(), journal=path) as there:
             assert await there.resume() == [], "its owner may come back to it"

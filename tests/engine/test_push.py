@@ -225,7 +225,7 @@ async def test_what_is_pushed_of_a_task_that_nobody_drives_or_knows_is_ignored()
     world, session, journal = push_world(AT_WORK, DONE)
     asked = Asked()
     async with world.client(elicitation=asked) as client:
-        with anyio.move_on_after(0.05):
+        with anyio.move_on_after(0.2):
             await client.call_tool("tool", idempotency_key="k")
         await world.clock.advance(0)
         (before,) = await client.records()
