@@ -19,7 +19,7 @@ from .run import WAYS, storm
 from .verdict import Noted, Voyage, breaches, unheard
 from .weather import BREAKS, DENIALS, Fate, Weather
 
-SHORT: Final = 6
+SHORT: Final = 4
 LONG: Final = 400
 SEED: Final = 20_000
 LEGACY_INTERVAL_MS: Final = 50
