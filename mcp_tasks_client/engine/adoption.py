@@ -2,7 +2,7 @@
 
 Nothing runs between two steps of the iteration. Within one, the journal is looked at: at first, and twice in
 the time of a lease; when an instruction is left for a call that is not driven here; when a call makes room.
-After a look, those that are early wait for four times as long as it took.
+A look that is early comes no sooner after the last one than four times as long as that took.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Adoption"]
 HandleT = TypeVar("HandleT")
 
 _REST: Final = 4
-"""Times as long as a look took, for which no other one follows unless it is time."""
+"""How many times as long as a look took the next early look waits."""
 
 
 class Adoption(AsyncIterator[HandleT], Generic[HandleT]):

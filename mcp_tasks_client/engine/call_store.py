@@ -470,7 +470,13 @@ class CallStore:
         return calls
 
     def _note_taken(self, call: LiveCall, taken: Taken, lapses: int) -> None:
-        """Take over what the journal says of a record that we wanted to own, since our lease's last lapse."""
+        """Take over what the journal says of a record that we wanted to own.
+
+        Args:
+            call: Of the record.
+            taken: What the journal says.
+            lapses: How often our lease had run out before the journal was asked.
+        """
         record = taken.record
         if record.owner != self._owner:
             call.ownership, call.record = Theirs(), record

@@ -237,7 +237,7 @@ class Witness:
             elif reply == HttpError(401) and arrival.method == "tasks/get" and arrival.task_id is not None:
                 if arrival.task_id not in self._refused:
                     self._due[arrival.task_id] = now  # the client may repeat it once with another credential
-                self._refused ^= {arrival.task_id}
+                self._refused ^= {arrival.task_id}  # refused again, the repetition is not repeated
         elif isinstance(reply, dict) and (arrival.method == "tasks/get" or reply.get("resultType") == "task"):
             task_id, hint = reply["taskId"], hint_s(reply.get("pollIntervalMs"))
             self._hints[task_id] = hint or 0.0

@@ -652,7 +652,7 @@ class Slow(Counting):
         return await super().take_pending(*args, **options)
 
 
-async def test_looks_take_a_fifth_of_the_time_at_most_however_often_calls_end() -> None:
+async def test_early_looks_take_a_fifth_of_the_time_at_most_however_often_calls_end() -> None:
     world = tasks_of(20, interval_ms=100)
     world.journal = journal = Slow(world.clock)
     await leave(world, 20)

@@ -29,7 +29,7 @@ class Gateway:
     """What stands before the server of one history."""
 
     def __init__(self, server: ScriptedServer, random: Random) -> None:
-        self.changes_ids = server.app.ids_as_text = random.random() < 0.5
+        server.app.ids_as_text = random.random() < 0.5
         server.app.event_stream = random.random() < 0.5
         self._token = ExpiringToken(requests=random.choice([2, 5, 20]))
         self._app = self._token.guard(server.app)
