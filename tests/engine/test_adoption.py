@@ -90,6 +90,12 @@ class Adopter:
             await clock.advance(1)
             await anyio.sleep(0.005)
 
+    async def have_by_now(self, count: int) -> None:
+        """Let the journal's thread end what it does, without letting time pass, until so many are adopted."""
+        while len(self.handles) < count:
+            await anyio.sleep(0.001)
+        assert len(self.handles) == count
+
     async def run(self) -> None:
         async for handle in self.adopted:
             self.handles.append(handle)
@@ -229,6 +235,7 @@ async def test_what_a_host_has_that_is_not_heard_of_is_adopted_within_two_leases
             await hosts.other_clock.advance(LEASE_S - 2)
             assert adopter.handles == []
             await hosts.other_clock.advance(LEASE_S + 2)
+            await adopter.have_by_now(1)
             assert adopter.ids == [TASK]
             await hosts.other_clock.advance(600)
             assert text(await adopter.handles[0]) == "done"
@@ -243,8 +250,7 @@ async def test_an_owner_that_wakes_up_again_follows_whoever_has_adopted_its_call
         async with hosts.first(theirs) as first, hosts.second(ours) as second:
             handle = await first.start_tool("tool", idempotency_key="k")
             async with adopting(second) as adopter, adopting(first, limit=1) as awake:
-                await hosts.other_clock.advance(2 * LEASE_S)
-                assert adopter.ids == [TASK]
+                await adopter.have(TASK, clock=hosts.other_clock)
                 await hosts.clock.advance(3)  # it polls, and is refused the write
                 ours.gets[TASK] = theirs.gets[TASK] = [DONE]
                 await hosts.other_clock.advance(3)
@@ -479,7 +485,7 @@ async def test_what_another_takes_that_dies_is_adopted_again(tmp_path: Path) -> 
             await first.start_tool("tool", idempotency_key="k")
         async with hosts.second(ours) as second, adopting(second) as adopter:
             await hosts.other_clock.advance(3)
-            assert len(adopter.handles) == 1
+            await adopter.have_by_now(1)
             async with hosts.first(theirs, elicitation=Asked(STALL)) as first:
                 (handle,) = await first.resume()  # with the question before somebody
                 assert handle.task_id == TASK
@@ -487,7 +493,7 @@ async def test_what_another_takes_that_dies_is_adopted_again(tmp_path: Path) -> 
                 await hosts.other_clock.advance(LOOK_S)
                 assert len(adopter.handles) == 1
                 await hosts.other_clock.advance(2 * LEASE_S)
-                assert len(adopter.handles) == 2
+                await adopter.have_by_now(2)
 
 
 @requirement("law:4")
