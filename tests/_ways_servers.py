@@ -222,10 +222,10 @@ class Real(Server):
 
     @contextmanager
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
-        before = len(self.process.witness())
+        before = self.process.mark()
         yield
         ready: dict[str, float] = {}
-        for entry in self.process.witness()[before:]:
+        for entry in self.process.witness(since=before):
             if declares(way, entry.method):
                 assert entry.meta is not None
                 assert entry.meta[CAPABILITIES]["extensions"][EXTENSION_ID] == {}

@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import urljoin
 
-import httpx
 import pytest
 
 from ._legacy_installs import NODE_SERVER, NotInstalled, node_modules, python_with_legacy_sdk
-from .real_server import STOP_LIMIT_S, listening
+from .real_server import fetch, listening
 
 __all__ = [
     "Arrived",
@@ -75,11 +73,9 @@ class LegacyServer:
             method: Only this JSON-RPC method, such as ``"tasks/get"``.
             session_id: Only with this ``Mcp-Session-Id``.
         """
-        reply = httpx.get(urljoin(self.url, "/witness"), trust_env=False, verify=False, timeout=STOP_LIMIT_S)
-        reply.raise_for_status()
         return [
             entry
-            for entry in (Arrived(**fields) for fields in reply.json())
+            for entry in (Arrived(**fields) for fields in fetch(self.url, "/witness"))
             if method in (None, entry.method) and session_id in (None, entry.session_id)
         ]
 

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-__all__ = ["RealServer", "Witnessed", "listening", "real_server", "running_server"]
+__all__ = ["RealServer", "Witnessed", "fetch", "listening", "real_server", "running_server"]
 
 SCRIPT = Path(__file__).parent / "servers" / "fastmcp_server.py"
 START_LIMIT_S = 60.0
@@ -62,22 +62,35 @@ class RealServer:
     url: str
     pid: int
 
-    def witness(self, task_id: str | None = None, method: str | None = None) -> list[Witnessed]:
+    def witness(
+        self, task_id: str | None = None, method: str | None = None, *, since: int = 0
+    ) -> list[Witnessed]:
         """What has arrived so far, oldest first.
 
         Args:
             task_id: Only what concerns this task, its ``tools/call`` included; ``None`` is everything.
             method: Only this JSON-RPC method, such as ``"tasks/get"``.
+            since: Without the first so many requests, of whatever kind.
         """
-        reply = httpx.get(urljoin(self.url, "/witness"), trust_env=False, timeout=STOP_LIMIT_S)
-        reply.raise_for_status()
-        entries = [Witnessed(**entry) for entry in reply.json()]
-        return [
-            entry
-            for entry in entries
-            if (method is None or entry.method == method)
-            and (task_id is None or task_id in (entry.subject, entry.task_id))
-        ]
+        asked = {"task_id": task_id, "method": method, "since": since}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return [Witnessed(**entry) for entry in fetch(self.url, "/witness", given)]
+
+    def mark(self) -> int:
+        """The ``since`` from which :meth:`witness` gives only what is yet to come."""
+        count = fetch(self.url, "/witness/count")
+        assert isinstance(count, int)
+        return count
+
+
+def fetch(url: str, path: str, params: Mapping[str, str | int] | None = None) -> Any:
+    """What a server of the tests says at ``path``, as JSON. ``url`` is its MCP endpoint.
+
+    Nothing is encrypted on loopback: reading the system's certificates would take longer than all the rest.
+    """
+    reply = httpx.get(urljoin(url, path), params=params, trust_env=False, verify=False, timeout=STOP_LIMIT_S)
+    reply.raise_for_status()
+    return reply.json()
 
 
 @contextmanager

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urljoin
 
-import httpx
 import pytest
 
-from .real_server import STOP_LIMIT_S, listening
+from .real_server import fetch, listening
 from .servers.strict_log import Entry
 
 __all__ = ["SCRIPT", "StrictProcess", "running_strict_server", "strict_server"]
@@ -33,19 +30,13 @@ class StrictProcess:
 
     def log(self, since: int = 0) -> list[Entry]:
         """What has arrived so far, oldest first, but for the first ``since`` entries."""
-        return [Entry(**entry) for entry in self._ask(f"/witness?since={since}")]
+        return [Entry(**entry) for entry in fetch(self.url, "/witness", {"since": since})]
 
     def mark(self) -> int:
         """The ``since`` from which :meth:`log` gives only what is yet to come."""
-        count = self._ask("/witness/count")
+        count = fetch(self.url, "/witness/count")
         assert isinstance(count, int)
         return count
-
-    def _ask(self, path: str) -> Any:
-        # No TLS here: reading the system's certificates would take longer than all the rest.
-        reply = httpx.get(urljoin(self.url, path), trust_env=False, verify=False, timeout=STOP_LIMIT_S)
-        reply.raise_for_status()
-        return reply.json()
 
 
 @contextmanager

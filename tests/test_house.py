@@ -73,13 +73,19 @@ def modules() -> dict[str, list[Import]]:
     return found
 
 
+@cache
 def packages() -> set[str]:
     """The dotted names of the folders; the package's own is empty."""
     return {".".join(path.relative_to(ROOT).parts[:-1]) for path in ROOT.rglob("__init__.py")}
 
 
+@cache
+def _names() -> set[str]:
+    return {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in ROOT.rglob("*.py")}
+
+
 def _imports(tree: ast.Module, module: str, *, is_package: bool):  # type: ignore[no-untyped-def]  # a generator of Import
-    names = {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in ROOT.rglob("*.py")}
+    names = _names()
 
     def visit(node: ast.AST, *, late: bool, for_types: bool):  # type: ignore[no-untyped-def]  # as above
         for child in ast.iter_child_nodes(node):

@@ -1,14 +1,12 @@
 """A host in a process of its own, which does what the test tells it over a pipe.
 
 All cells use it, since only a process can be killed, and only one of its own shows that nothing is left.
-Processes are forked from one that has imported everything and opened nothing, so that each costs little.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import threading
 import traceback
 from collections.abc import Iterator
@@ -34,6 +32,7 @@ from mcp_tasks_client import (
     tasks_http_client,
 )
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
+from tests._forked import forking
 from tests.hosts.http._host import Host as JsonRpcHost
 
 from .axes import Cell
@@ -51,19 +50,6 @@ PLAIN: Final = 5
 
 POOLS: Final = ("AnyIO worker", "Trio thread")
 """Threads of the event loop, which keeps them for the next work."""
-
-IMPORTED_LATE: Final = (
-    "aiohttp",
-    "anyio._backends._asyncio",
-    "anyio._backends._trio",
-    "httpcore",
-    "httpcore2",
-    "importlib.resources",
-    "jsonschema",
-    "jsonschema_rs",
-    "sqlite3",
-)
-"""What each process would import for itself, and what takes most of its time."""
 
 KEYS: Final = {
     "url": ("argument", "block", "meta"),
@@ -368,10 +354,7 @@ class Host:
     """A process, told what to do."""
 
     def __init__(self, *given: Any) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload([__name__, *IMPORTED_LATE])
+        context = forking()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=run, args=(theirs, *given), daemon=True)
         self._process.start()

@@ -6,6 +6,7 @@ It ends at once when its stdin closes, so that the death of the parent takes it 
 SIGTERM. Tasks live in its memory.
 
 ``GET /witness`` gives every MCP request so far as a JSON list, oldest first; see :class:`Witness`.
+``?method=``, ``?task_id=`` and ``?since=`` give some of them, and ``/witness/count`` says how many there are.
 """
 
 from __future__ import annotations
@@ -175,7 +176,19 @@ def build(poll_interval_ms: int, entries: list[dict[str, Any]]) -> FastMCP:
 
     @mcp.custom_route("/witness", methods=["GET"])
     async def witness(request: Request) -> JSONResponse:
-        return JSONResponse(entries)
+        asked = request.query_params
+        task_id, method = asked.get("task_id"), asked.get("method")
+        return JSONResponse(
+            [
+                entry
+                for entry in entries[int(asked.get("since", 0)) :]
+                if method in (None, entry["method"]) and task_id in (None, entry["subject"], entry["task_id"])
+            ]
+        )
+
+    @mcp.custom_route("/witness/count", methods=["GET"])
+    async def count(request: Request) -> JSONResponse:
+        return JSONResponse(len(entries))
 
     add_working_tools(mcp, optional, required)
     add_asking_tools(mcp, optional, required)

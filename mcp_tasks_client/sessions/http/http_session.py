@@ -11,6 +11,7 @@ One POST per request, no session at the server. Decisions that are not the proto
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
@@ -92,8 +93,7 @@ class HttpSession(WireSession):
         parsed = parse_url(url)
         super().__init__(name_of_url(parsed) if endpoint is None else endpoint, limits)
         self._capabilities = capabilities or {}
-        ours = _own_info()
-        self.client_info = client_info or ours
+        self.client_info = client_info or {"name": "mcp-tasks-client", "version": _own_version()}
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
         self._ids = itertools.count(1)
         self._sleep = sleep
@@ -103,7 +103,7 @@ class HttpSession(WireSession):
             http_client,
             auth,
             HostHeaders(headers),
-            user_agent=f"mcp-tasks-client/{ours['version']}",
+            user_agent=f"mcp-tasks-client/{_own_version()}",
             max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
             max_response_bytes=self.limits.max_response_bytes,
         )
@@ -208,9 +208,9 @@ class HttpSession(WireSession):
         return Message(request_id, content.encode("ascii"), headers, errors, context=request.context)
 
 
-def _own_info() -> JSONObject:
+@functools.cache  # a look into installed packages takes as long as some requests
+def _own_version() -> str:
     try:
-        version = importlib.metadata.version("mcp-tasks-client")
+        return importlib.metadata.version("mcp-tasks-client")
     except importlib.metadata.PackageNotFoundError:
-        version = "0"
-    return {"name": "mcp-tasks-client", "version": version}
+        return "0"

@@ -25,9 +25,8 @@ from tests.postgres import PostgresServer, running_postgres
 
 from ..lives import LIMIT_S, Lives, takeovers
 from ..outcome import Campaign
-from ..torture.evidence import Line, Request
+from ..torture.evidence import POLL_INTERVAL_MS, Line, Request
 from ..torture.run import servers
-from ..torture.server import POLL_INTERVAL_MS
 from .host import LEASE_S, environment
 
 __all__ = ["run"]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tests._forked import forking
 from tests.legacy_servers import LegacyServer
 
 from .host import AS_TASK, CALLS, Life, Way, live
@@ -23,7 +23,6 @@ from .weather import DENIALS, Weather, What
 
 __all__ = ["is_for_us", "storm"]
 
-IMPORTED_ON_USE: Final = ("mcp_tasks_client.tasks_2025_11_25", "mcp_tasks_client.journal.sqlite.journal")
 AT_ONCE: Final = 10
 START_LIMIT_S: Final = 60.0
 CLEARS_AFTER_S: Final = 6.0
@@ -64,13 +63,6 @@ LOOKS_MS: Final = 1000
 LOOK_S: Final = 0.02
 
 
-def context() -> ForkServerContext:
-    """Makes processes that have imported everything already."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([live.__module__, *IMPORTED_ON_USE])
-    return made
-
-
 async def storm(
     seeds: Sequence[int],
     servers: Sequence[LegacyServer],
@@ -88,7 +80,7 @@ async def storm(
         interval_ms: Between polls, as the servers say.
         debug: Write what the clients log as well.
     """
-    processes, room = context(), asyncio.Semaphore(AT_ONCE)
+    processes, room = forking(), asyncio.Semaphore(AT_ONCE)
     proxies = [Proxy(server.url) for server in servers]
 
     async def one(seed: int) -> Voyage:
@@ -105,9 +97,7 @@ async def storm(
             yield await done
 
 
-async def voyage(
-    seed: int, kind: str, proxy: Proxy, processes: ForkServerContext, folder: Path, debug: bool
-) -> Voyage:
+async def voyage(seed: int, kind: str, proxy: Proxy, processes: Any, folder: Path, debug: bool) -> Voyage:
     drawn, moods = random.Random(f"voyage {seed}"), random.Random(f"moods {seed}")
     plainly = sorted(CALLS.keys() - set(AS_TASK.values()))
     calls = tuple(drawn.choices(plainly, k=drawn.choice((1, 1, 2, 4))))
@@ -181,7 +171,7 @@ def planned(way: Way, lives: int) -> list[tuple[Way, bool]]:
     return [*[(way, True)] * (lives - 1), (way, False)]
 
 
-async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:
+async def _kill(process: BaseProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:
     """Have a process be killed some time after it has its task, or what it was asked is before somebody.
 
     Returns:
@@ -207,7 +197,7 @@ async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, mad
     return not killed
 
 
-async def _end(process: ForkServerProcess, log: Path, made: Voyage) -> bool:
+async def _end(process: BaseProcess, log: Path, made: Voyage) -> bool:
     """Have the last process come to its end, which the weather does not keep it from for ever.
 
     Returns:

@@ -13,10 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-__all__ = ["LIFE_HEADER", "Evidence", "Life", "Line", "Log", "Request", "What", "read_log"]
+__all__ = [
+    "LIFE_HEADER",
+    "POLL_INTERVAL_MS",
+    "Evidence",
+    "Life",
+    "Line",
+    "Log",
+    "Request",
+    "What",
+    "read_log",
+]
 
 LIFE_HEADER = "x-life"
 """Says in each request which process sent it."""
+
+POLL_INTERVAL_MS = 70
+"""What the servers ask for, but for what is polled seldom."""
 
 What: TypeAlias = Literal[
     "begun",  # a call is about to be made

@@ -48,13 +48,12 @@ from mcp_tasks_client.testing import HttpError, LostReply, ScriptedServer, text_
 from tests.servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
 from tests.servers.fastmcp_server import form, reply
 
-from .evidence import LIFE_HEADER, Request
+from .evidence import LIFE_HEADER, POLL_INTERVAL_MS, Request
 
 __all__ = ["ENDPOINTS"]
 
 ENDPOINTS: Final = ("scripted", "fastmcp", "flaky")
 
-POLL_INTERVAL_MS: Final = 70
 NAP_POLL_INTERVAL_MS: Final = 500
 NAP_S: Final = 1.2
 """Longer than it takes to begin another process, so that this one may be tempted to poll too soon."""
