@@ -1,7 +1,7 @@
 """Processes that begin with everything imported.
 
-They are forked from one that has opened nothing, so that each costs little. ``multiprocessing`` has one such
-process. It imports what it is told to as it starts, and nothing later: hence one list for all tests.
+They are forked from a process that has opened nothing: each costs little. ``multiprocessing`` keeps one
+such process. It imports what it is told to as it starts, and nothing later: hence one list for all tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["forking"]
 IMPORTED: Final = (
     "tests.campaigns.storm.host",
     "tests.crossings.host",
-    # What those would import on use, and what takes most of their time.
+    # What those import on use. It would take most of their time.
     "aiohttp",
     "anyio._backends._asyncio",
     "anyio._backends._trio",
@@ -30,7 +30,7 @@ IMPORTED: Final = (
 
 
 def forking() -> Any:
-    """What makes these processes; where there is no such thing, what makes others."""
+    """The ``multiprocessing`` context that forks them; where a system has none, one that spawns them."""
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(context, "set_forkserver_preload"):
