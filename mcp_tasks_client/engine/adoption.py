@@ -1,8 +1,8 @@
 """Calls that nobody drives any more, taken up for as long as somebody iterates: ``resume()`` without an end.
 
-Nothing runs between two steps of the iteration. Within one, the journal is looked at: at first, and twice in
-the time of a lease; when an instruction is left for a call that is not driven here; when a call makes room.
-A look that is early comes no sooner after the last one than four times as long as that took.
+Nothing runs between two steps of the iteration. Within one, the journal is read: at the start, and then every
+half lease, or every 15 s if that is sooner; early when an instruction is left for a call that is not driven
+here, and when a call makes room. An early read waits at least four times as long as the read before it took.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Adoption"]
 
 HandleT = TypeVar("HandleT")
 
-_REST: Final = 4
-"""How many times as long as a look took the next early look waits."""
+_EARLY_LOOK_FACTOR: Final = 4
+"""An early look comes at least so many times the duration of the look before it after that look."""
 
 
 class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
@@ -131,10 +131,10 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 await self._take_up(is_time)
             finally:
                 ended = self._clock.monotonic()
-                self._rested_at = ended + _REST * (ended - began)
+                self._rested_at = ended + _EARLY_LOOK_FACTOR * (ended - began)
 
     async def _take_up(self, is_time: bool) -> None:
-        resting = await self._resting(is_time)
+        left_alone = await self._left_alone(is_time)
         room = None
         if self._limit is not None:
             unfinished = [call for call in self._taken.values() if not call.over]
@@ -143,8 +143,8 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 return
         new = [
             call
-            for call in await self._endpoint.take_free(room, resting)
-            if not (call.wanted or call.looked_after or call.record.record_id in resting)
+            for call in await self._endpoint.take_free(room, left_alone)
+            if not (call.wanted or call.looked_after or call.record.record_id in left_alone)
         ]
         for call in new:
             self._taken[call.record.record_id] = call
@@ -153,7 +153,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             self._looks_early = True  # there may be more, since what has ended takes no room
         await self._endpoint.take_up(new)
 
-    async def _resting(self, is_time: bool) -> set[str]:
+    async def _left_alone(self, is_time: bool) -> set[str]:
         """Of the calls that were taken up here, those that are left alone in this look."""
         records = await self._engine.journal.records(self._endpoint.scope, asking=True)
         asking, resting = {record.record_id: record for record in records}, set[str]()

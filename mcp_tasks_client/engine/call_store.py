@@ -127,10 +127,10 @@ class CallStore:
         return self.add(LiveCall(record, Nobody(ours_until=None)))
 
     def learn(self, call: LiveCall, record: TaskRecord) -> None:
-        """Learn that the journal has the record of a call that was refused here, and removed.
+        """Take over the journal's record of a call that was refused here, and whose record was removed.
 
-        Others may have taken it before, or a journal that was set back has it again. It may also have been
-        read before it was removed. Whether it is there is seen when it is taken.
+        Another client may have owned the record before it was removed, a journal that was set back may have
+        it again, or it was read before its removal. :meth:`take` finds out whether it is there.
         """
         call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
 
@@ -350,13 +350,14 @@ class CallStore:
             return standing
 
     async def take(self, call: LiveCall) -> bool:
-        """Become the owner of a call, unless another client is who is not gone.
+        """Become the owner of a call, unless another client owns it that is not gone.
 
         Returns:
             Whether it is ours. Its record is then the one that stands.
 
         Raises:
-            OvertakenError: It was another client's, who has taken it back.
+            OvertakenError: The journal has no record of the call, which had no task yet: another client has
+                taken it back.
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
         while not call.ours:
@@ -390,7 +391,8 @@ class CallStore:
     async def confirm(self, call: LiveCall) -> None:
         """See that a call is ours still, if our lease had run out since that was seen.
 
-        A poll that shows nothing new is not journaled, so that no fence would tell.
+        A poll that shows nothing new writes nothing. No fence is compared then, which would tell that another
+        client has taken the call.
 
         Raises:
             DrivenElsewhereError: Another client has taken the record.
@@ -401,7 +403,7 @@ class CallStore:
         try:
             record = await self.journal.by_id(call.record.record_id)
         except JournalError:
-            return  # polls go on without a journal, and the next one sees
+            return  # polls go on without a journal, and the next poll looks again
         if call.ownership is not seen:
             return  # it was released or taken again meanwhile
         if record is not None and record.fence > seen.fence:

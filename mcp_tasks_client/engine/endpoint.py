@@ -138,8 +138,10 @@ class Endpoint:
             with suppress(OvertakenError):  # what the key stood for was taken back just then
                 return await self._idempotency.begin(tool_call, key, on_unknown)
 
-    async def go_on(self, tool_call: ToolCall, record_id: str, answers: Mapping[str, JSONObject]) -> LiveCall:
-        """The live call that a host has answered the questions of.
+    async def answer_and_continue(
+        self, tool_call: ToolCall, record_id: str, answers: Mapping[str, JSONObject]
+    ) -> LiveCall:
+        """Commit a host's answers to the open questions of a call, and give the call, which goes on.
 
         Args:
             tool_call: What the host calls, once more.

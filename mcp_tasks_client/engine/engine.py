@@ -1,4 +1,4 @@
-"""What drives the calls of one client, over whichever sessions: a journal, and a task for each call.
+"""Drives the calls of one client, over whichever sessions: a journal, and an event-loop task for each call.
 
 A call is driven (:meth:`Runner.drive`) for as long as anybody waits for it, or the client keeps it for the
 handles that it gave out. There are two ways to use an engine:
@@ -55,7 +55,7 @@ class Engine:
         environment: Clock, jitter, process and observer.
 
     Attributes:
-        tasks: The tasks of ours that run.
+        tasks: The event-loop tasks that this engine has started.
         bells: Rung when a call is not driven any more, and with ``None`` when the engine is left.
 
     Raises:
@@ -301,5 +301,5 @@ class Engine:
                 await self.store.close()
             finally:
                 await self.journal.aclose()
-        except JournalError as error:  # all that it was asked to write, it has said that it has
+        except JournalError as error:  # nothing is lost: every write that was waited for has returned
             logger.error("The journal could not be closed: %s", error)

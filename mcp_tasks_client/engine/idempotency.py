@@ -150,10 +150,10 @@ def _was_lost_before(state: State) -> bool:
 def check_repeatable(
     error: OvertakenError | OutcomeUnknownError, call: LiveCall, on_unknown: OnUnknown
 ) -> None:
-    """Let a call be begun once more, if what it had joined came to nothing.
+    """Raise the error, unless the call may be begun once more.
 
-    The outcome of another client's call, which is gone, may be unknown. What this caller allows then is not
-    decided yet: beginning again decides it.
+    It may after an :class:`OvertakenError`. It may after an :class:`OutcomeUnknownError` if this caller
+    allows that a call is sent again, and another client had the call meanwhile: that client did not know.
     """
     if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not call.followed):
         raise error

@@ -68,7 +68,10 @@ class Nobody:
 
 
 class InHand:
-    """What all handles of a call refer to: while it is there, so is one of them."""
+    """An empty object that every handle of a call refers to.
+
+    The call refers to it weakly: it lives exactly as long as one of the handles.
+    """
 
     __slots__ = ("__weakref__",)
 

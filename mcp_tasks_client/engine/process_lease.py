@@ -220,7 +220,8 @@ class ProcessLease:
         Args:
             journal: Knows their leases.
             names: Of these; without names, of all who own a record.
-            of_process: Whether what a client has left to this process has an owner as well.
+            of_process: Whether a record that an open client has left to this process still has an owner. It
+                has none where any client of the process may take it.
         """
         now, at = self._clock.time(), self._clock.monotonic()
         owners = await journal.owners(*names)
@@ -244,8 +245,15 @@ class ProcessLease:
     def _has_run_out(self, lease: Lease, now: float, at: float, since_s: float) -> bool:
         """Whether nothing was heard of a process for as long as its lease lasts.
 
-        Only the wall clock is common to both processes. Whoever looks on goes by its own monotonic clock,
-        in which a suspended host does not age, nor one whose wall clock is set.
+        Only the wall clock is common to both processes. From the moment at which this process has seen a
+        lease, it goes by its own monotonic clock: no lease runs out early because a wall clock is set, or
+        because this process was suspended.
+
+        Args:
+            lease: What the journal says.
+            now: When that was read, in seconds since the epoch.
+            at: The same moment, by the monotonic clock.
+            since_s: Seconds that reading took.
         """
         lasts_s = lease.expires_at - lease.renewed_at
         seen = self._sightings.get(lease.lease_id)

@@ -50,8 +50,8 @@ class Prompts:
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
-        self._parks = False  # whether a question without an answer waits for the others before the call parks
-        self._rests = anyio.Event()  # set when none is
+        self._parks = False  # whether a question has no answer: the call parks after the others
+        self._rests = anyio.Event()  # set when no question is before the host
         self._running = 0  # how many tasks there are, also for answers that are being sent
 
     async def __aenter__(self) -> Self:

@@ -201,8 +201,8 @@ class Requests:
 
         back_off = wait_exponential(multiplier=0.1, max=1.0)
         attempts = AsyncRetrying(
-            # A server that wants to be left alone is not asked again before the time that it names. What a
-            # client that is closing has let go, others may drive by now.
+            # A server that wants to be left alone is not asked again before the time that it names. And a
+            # client that is closing may have released the call meanwhile: another one may drive it by now.
             retry=retry_if_exception(
                 lambda e: (
                     call.ours and isinstance(e, SessionError) and e.retryable and e.retry_after_s is None

@@ -14,7 +14,7 @@ While it waits, it heeds what others leave in the journal for the call: answers,
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
 ``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
 a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
-up. The coroutine runs in a task of ours (:class:`Engine`).
+up. The coroutine runs in an event-loop task of the :class:`Engine`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class Runner:
             await self.perform(call, _without_sends(actions))
         state = call.record.state
         was_resting = isinstance(left_off, Observing | Gathering)
-        # A round whose refusal could not be committed is a resting one from here on.
+        # The loop above may have committed the refusal of a round that could not be committed before. In
+        # `Gathering` with nothing to ask or to send, the call is resumed.
         was_refused = isinstance(state, Gathering) and not call.asks and call.next_send is None
         if isinstance(state, Observing | Gathering) and (was_resting or was_refused):
             if isinstance(state, Gathering) and call.tool_call is None:
@@ -334,7 +335,8 @@ class Runner:
         if not call.instructed:
             return
         events = await self._instructions.read(call)
-        # What is before the host comes last: with its answer, the question that waits behind it is put.
+        # Answers to questions that the host is being asked come last: each lets the next question be asked,
+        # whose own answer may be among these events.
         events.sort(key=lambda event: isinstance(event, AnswerReady) and event.key in (call.asked or ()))
         for event in events:
             match event:

@@ -33,7 +33,7 @@ from ..protocol.replies import Reply, RpcError, is_url_key
 from ..sessions.base import INVALID_PARAMS, Limits
 from .host_call import HostCall, can_be_asked, questions_for, result_for
 
-__all__ = ["HostCalls", "Made", "make_engine", "make_limits"]
+__all__ = ["HostCalls", "MadeCall", "make_engine", "make_limits"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -74,7 +74,7 @@ def make_limits(policy: PollPolicy) -> Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class MadeCall:
     """What the host is told of a call."""
 
     reply: Reply
@@ -90,9 +90,9 @@ class HostCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._unread: dict[Made, tuple[Endpoint, LiveCall]] = {}
+        self._unread: dict[MadeCall, tuple[Endpoint, LiveCall]] = {}
 
-    async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> Made:
+    async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> MadeCall:
         """Make a call, or go on with one, and see it through to what the host is told.
 
         Args:
@@ -104,14 +104,14 @@ class HostCalls:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
         """
         if call.fault is not None:
-            return Made(RpcError(INVALID_PARAMS, call.fault, None))
+            return MadeCall(RpcError(INVALID_PARAMS, call.fault, None))
         if call.declined:
-            return Made(as_rpc_error(InputUnansweredError(_DECLINED)))
+            return MadeCall(as_rpc_error(InputUnansweredError(_DECLINED)))
         try:
             await self._engine.open_journal()
         except JournalError as error:
-            return Made(as_rpc_error(error))
-        made: Made | None = None
+            return MadeCall(as_rpc_error(error))
+        made: MadeCall | None = None
         try:
             made = await self._make(call, endpoint, listeners)
         finally:
@@ -119,10 +119,10 @@ class HostCalls:
                 self._engine.leave_journal()
         return made
 
-    async def _make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> Made:
+    async def _make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> MadeCall:
         begin = partial(endpoint.begin, call.tool_call, call.key, call.on_unknown)
         if call.record_id is not None:
-            begin = partial(endpoint.go_on, call.tool_call, call.record_id, call.answers)
+            begin = partial(endpoint.answer_and_continue, call.tool_call, call.record_id, call.answers)
         begun: list[LiveCall] = []
         reply: Reply
         try:
@@ -135,19 +135,19 @@ class HostCalls:
         except CredentialRefusedError:
             raise
         except InputUnansweredError as error:
-            return Made(await self._ask_or_refuse(call, endpoint, begun[-1], error))
+            return MadeCall(await self._ask_or_refuse(call, endpoint, begun[-1], error))
         except TasksClientError as error:
-            return Made(as_rpc_error(error))
+            return MadeCall(as_rpc_error(error))
         except (ValueError, TypeError) as error:
-            return Made(RpcError(INVALID_PARAMS, str(error), None))
+            return MadeCall(RpcError(INVALID_PARAMS, str(error), None))
         except Exception as error:
             logger.exception("A call could not be made")
-            return Made(RpcError(INTERNAL_ERROR, repr(error), None))
+            return MadeCall(RpcError(INTERNAL_ERROR, repr(error), None))
         except BaseException:
             if begun and begun[-1].record.finished:
                 await endpoint.release(begun[-1])
             raise
-        made = Made(reply)
+        made = MadeCall(reply)
         self._unread[made] = endpoint, begun[-1]
         return made
 
@@ -175,7 +175,7 @@ class HostCalls:
 
     # ── what becomes of an outcome ────────────────────────────────────────────────────────────
 
-    def deliver(self, made: Made) -> None:
+    def deliver(self, made: MadeCall) -> None:
         """Note that the host has read what :meth:`make` returned."""
         if made in self._unread:
             endpoint, live = self._unread.pop(made)
@@ -184,7 +184,7 @@ class HostCalls:
             finally:
                 self._engine.leave_journal()
 
-    async def drop(self, made: Made) -> None:
+    async def drop(self, made: MadeCall) -> None:
         """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
         if made in self._unread:
             endpoint, live = self._unread.pop(made)

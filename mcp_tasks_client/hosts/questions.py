@@ -44,7 +44,12 @@ class HostInputs(Inputs):
         return self._capabilities
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
-        """The host's answer, if the host can be asked now. Else the call parks, and its reply asks."""
+        """The host's answer, if the host can be asked now.
+
+        Raises:
+            NoAnswerError: It cannot be asked now. The call parks, and if the host can answer at all, the
+                reply to its ``tools/call`` carries the question.
+        """
         host = context.context
         ask = host.ask if isinstance(host, HostContext) else None
         if not can_be_asked(request, self._capabilities):

@@ -97,7 +97,7 @@ class Instruction(NamedTuple):
     """What somebody who does not drive a call wants done about it."""
 
     name: str
-    """What it is about, such as one question. Any text. Of a record the first of a name counts."""
+    """What it is about, such as one question. Any text. A record keeps the first instruction of each name."""
 
     body: str
     """JSON text; empty once it was heeded."""
@@ -128,9 +128,9 @@ class Journal(ABC):
     Every method is safe to call from several tasks at once, and from event loops in several threads. Writes
     of one record take effect in the order in which they were called.
 
-    What is read is equal to what was written, and a copy of it: neither changes with the other. Only of a
-    server's snapshot the fields are dropped that the protocol does not name. A text may be any ``str``, also
-    with NUL or a lone surrogate in it, and is compared byte for byte.
+    What is read is equal to what was written, and a copy of it: neither changes with the other. There is one
+    exception: of a server's snapshot the fields are dropped that the protocol does not name. A text may be
+    any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
     :class:`~mcp_tasks_client.journal.row.Row` is one way to keep all that.
 
     A journal goes by no clock. All times are given to it, in seconds since the epoch, and compared with each
@@ -209,7 +209,7 @@ class Journal(ABC):
 
         Nor is it stored if there is one of its ``record_id``, so that a claim may be repeated. Of many who
         claim at once, also in other processes, one stores its record, and all are told of that one. Records
-        without a key never meet.
+        without a key stand beside each other.
 
         Returns:
             The record that stands, which is the one given or the one that was there.

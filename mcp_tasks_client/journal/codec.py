@@ -42,7 +42,7 @@ def check_codec(codec: Codec | None) -> None:
         raise JournalCodecError("the journal's codec does not decode what it has encoded; mend the codec")
 
 
-_MARK: Final = r"\="  # of what is escaped nothing begins so, and no JSON
+_MARK: Final = r"\="  # nothing else begins so: `escape` never writes it, and no JSON begins with a backslash
 
 
 @overload

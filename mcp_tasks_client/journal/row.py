@@ -234,9 +234,10 @@ class RowWrite(NamedTuple):
 async def read_rows(
     rows: Iterable[Row], journal: Hashable, codec: Codec | None = None
 ) -> list[tuple[Row, TaskRecord]]:
-    """The rows that can be read, each with its record. Of each other one the log tells, once per process.
+    """The rows that can be read, each with its record.
 
-    Of those that the codec cannot decode it tells of the first, since that may be all.
+    Each damaged row is logged once per process. Of the rows that the codec cannot decode only the first is
+    logged, since with a wrong key that is every row.
 
     Lets other tasks run now and then, since a journal may hold tens of thousands of rows.
 

@@ -178,7 +178,7 @@ class JournalThread(ABC, Generic[W]):
         """Do all of this, each with its result or error."""
 
     def _comes_later(self, work: W) -> bool:
-        """Whether it is done by itself, once what has gathered with it is done and told."""
+        """Whether this work is carried out by itself, once all other gathered work is done and told."""
         return False
 
     @abstractmethod
@@ -186,12 +186,12 @@ class JournalThread(ABC, Generic[W]):
         """The records that have instructions to heed, if there may be new ones; called once in a tick.
 
         Args:
-            is_to_tell: There are some, or a listener is new.
+            is_to_tell: This process has left an instruction, or has a new listener, since the last call.
         """
 
     @abstractmethod
-    def _rest(self) -> None:
-        """Tidy up a little: nobody waits at this moment."""
+    def _tidy_up(self) -> None:
+        """Do a little of what tidies the medium up: nobody waits at this moment."""
 
     @abstractmethod
     def _close(self, lease_ids: list[str]) -> None:
@@ -391,7 +391,7 @@ class JournalThread(ABC, Generic[W]):
             has_written = self._do(jobs)
             self._tell_of_instructions()
             if not (jobs or has_written):
-                self._rest()
+                self._tidy_up()
         # Those of clients that were dropped, and that nobody therefore gave up.
         self._close([lease_id for lease_id, source in self._sources.items() if source.end()])
         self._end()
@@ -422,7 +422,7 @@ class JournalThread(ABC, Generic[W]):
         _wake(self._closing)
 
     def _take(self) -> list[Job[W, Any]]:
-        """Wait for jobs. None come back where only what nobody waits for is to be done."""
+        """Wait for jobs. An empty list means that only work is due which nobody waits for."""
         if self._jobs.qsize() > 1:
             time.sleep(_GATHER_S)
         try:

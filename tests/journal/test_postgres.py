@@ -21,7 +21,7 @@ from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalSc
 from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.postgres.work import Work, in_turn, row_json
+from mcp_tasks_client.journal.postgres.work import Work, group_jobs, row_json
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed
@@ -470,7 +470,7 @@ async def test_works_about_different_rows_are_done_together_and_those_about_one_
     remove_b, save_c, save_d = Asked("remove", "b"), Asked("save", "c"), Asked("save", "d", "a")
     look, release, save_e = Asked("by_id", writes=False), Asked("release"), Asked("save", "e")
     asked = [save_a, look, save_b, save_a_again, remove_b, save_c, save_d, release, save_e]
-    assert in_turn(asked) == [
+    assert group_jobs(asked) == [
         [save_a, save_b, save_c],
         [save_a_again],
         [remove_b],

@@ -25,14 +25,14 @@ from ...protocol.replies import RpcError
 from ...sessions.http.transport_httpx import class_in
 from ...uncut import run_to_its_end
 from ..host_call import HostCall, as_event, encode_reply, questions_for
-from ..host_calls import HostCalls, Made
+from ..host_calls import HostCalls, MadeCall
 from .own_requests import HostRequest
 from .reply_stream import ReplyStream, StreamedQuestions
 from .servers import Server, Servers
 
 __all__ = ["HttpCalls"]
 
-_GIVEN_UP: Final = Made(
+_GIVEN_UP: Final = MadeCall(
     RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
 )
 """What nobody waits for any more."""
@@ -129,7 +129,7 @@ class _HttpCall(AsyncIterator[bytes]):
         self._host = host
         self._call = call
         self.scope = anyio.CancelScope()
-        self._told: Made | None = None
+        self._told: MadeCall | None = None
         self._status = 200
         self._challenge = ""
         self._was_refused = host.was_refused
@@ -147,7 +147,7 @@ class _HttpCall(AsyncIterator[bytes]):
         try:
             self.server = self._calls.servers.find(self._host, self._call)
         except IdempotencyConflictError as error:
-            self._told = Made(as_rpc_error(error))
+            self._told = MadeCall(as_rpc_error(error))
             return self._respond_by_json()
         self.server.calls += 1  # it is not closed for another user's, while it is asked for its version
         try:
@@ -163,7 +163,7 @@ class _HttpCall(AsyncIterator[bytes]):
         except CredentialRefusedError as error:
             self._refuse(error)
         except SessionError as error:
-            self._told = Made(as_rpc_error(error))
+            self._told = MadeCall(as_rpc_error(error))
         else:
             inputs = self.server.inputs
             asks = inputs.leaves_questions and not call.is_current and bool(inputs.capabilities)
@@ -229,13 +229,14 @@ class _HttpCall(AsyncIterator[bytes]):
         self._host.record_id = self._call.record_id
         if error.handle is not None and error.handle.task_id is not None:
             self._host.record_id = error.handle.reference["record_id"]
-        self._told, self._status = Made(as_rpc_error(error)), error.http_status or 401
+        self._told, self._status = MadeCall(as_rpc_error(error)), error.http_status or 401
         self._challenge = error.challenge
 
     @property
     def _calls_again(self) -> bool:
-        """Whether the session is told to call again, and its auth flow gets the status of that request.
+        """Whether the session is told to call again, by a result without questions, instead of by 401 or 403.
 
+        The auth flow gets that status as the reply to the call that is made again.
         An event stream that has begun has its status. And an auth flow sends a request again only once, so
         that what expires again after it was renewed cannot be told to it by a status.
         """

@@ -60,7 +60,7 @@ def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
 
     Raises:
         ImportError: The library is not installed.
-        TypeError: An option is neither's.
+        TypeError: An option is known neither to the library nor to :class:`TasksHttpTransport`.
         ValueError: An option makes no sense, or an environment variable names a proxy or certificates that
             cannot be used.
     """

@@ -80,7 +80,7 @@ class RelayConnection(Connection):
             return reply
         if not denies_session(reply):
             raise error_of(errors, reply)
-        # One of several servers may not have heard of the session, so that one word does not end it.
+        # Behind a load balancer one replica may not know the session. It has ended if a ping is denied too.
         if await self._denies_ping():
             raise ConnectionLostError(
                 f"The server has ended the session of the host, and has not read {errors.method}. "

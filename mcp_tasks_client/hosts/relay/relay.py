@@ -111,7 +111,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A reply whose reading is of interest."""
+    """A reply to the host, and the event that is set once the host has read it."""
 
     message: Any
     read: anyio.Event
@@ -377,7 +377,10 @@ class Relay:
             await self._to_host.send(message)
 
     def _take_from_server(self, message: Any) -> Any | None:
-        """What the host's session gets of a message; ``None`` is nothing. A fault of ours withholds none."""
+        """What the host's session gets of a message; ``None`` is nothing.
+
+        A message is passed on even if this code fails to read it.
+        """
         if isinstance(message, Exception):
             return message
         try:

@@ -11,7 +11,7 @@ import psycopg
 
 from ..postgres.database import Connection, connect, describe, explain, migrate, parse
 from ..postgres.queries import Queries
-from ..postgres.stored import whole
+from ..postgres.stored import to_columns
 from ..postgres.work import row_json
 from ..row import Row
 from .medium import Instructed, Medium
@@ -81,7 +81,7 @@ class PostgresMedium(Medium):
 
     def write(self, records: Sequence[Row], instructions: Sequence[Instructed]) -> None:
         """Add some."""
-        rows = ",".join(row_json(whole(row)) for row in records)
+        rows = ",".join(row_json(to_columns(row)) for row in records)
         self._run("claim", rows=f"[{rows}]")
         names = "record_id", "name", "body", "at", "heeded"
         rows = ",".join(

@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 NotEnrolled: TypeAlias = errors.DivisionByZero
-"""What the statement ``begin`` makes of a transaction of somebody who is not in the table of writers."""
+"""The error of the statement ``begin``, which divides by zero on purpose: the writer is not in the table
+``writers``, or this transaction of it was given up."""
 
 ENDS: Final = (
     *(errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow),
@@ -41,7 +42,8 @@ ENDS: Final = (
 """With these a server ends a connection, or there is nothing more to expect of it."""
 
 _ANSWER_S: Final = 1.0
-"""Seconds in which a pool that shares its connections gives one of them, since it has just got one back."""
+"""Seconds to wait for the reply over a second connection. A pool in transaction mode replies at once, since
+the process that served the first connection is free again. One in session mode may have none left."""
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ logger = logging.getLogger("mcp_tasks_client")
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection to a server that has so long for each answer, whatever becomes of it."""
+    """A connection that gives up on a reply after ``answer_s`` seconds."""
 
     answer_s: float | None = None
     """Seconds. The network may be alive where a server is suspended, or waits for its standby."""

@@ -28,7 +28,7 @@ from ..row import (
 from ..threaded import ThreadedJournal
 from .clock import DatabaseClock
 from .queries import check_schema
-from .stored import key_digest, scope_digest, whole
+from .stored import key_digest, scope_digest, to_columns
 from .work import Found, Work, row_json
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
         row = Row.of(record, self._codec)
-        stored = whole(row)
+        stored = to_columns(row)
         work = Work(
             statements=("claim", "standing"),
             row=row_json(stored),
@@ -142,7 +142,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not, and commit it."""
         row = Row.of(record, self._codec)
-        stored = whole(row)
+        stored = to_columns(row)
         values = {name: stored[name] for name in _CHANGING} if known else stored
         again: tuple[str, ...] = ("save_known",)
         if heeded is not None:
@@ -175,7 +175,7 @@ class PostgresJournal(ThreadedJournal["PostgresThread"]):
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
-        stored = whole(Row.of(record))
+        stored = to_columns(Row.of(record))
         values = {name: stored[name] for name in ("record_id", "fence")}
         await self._do(Work(statements=("remove",), row=row_json(values), touches=_touched(stored)))
 

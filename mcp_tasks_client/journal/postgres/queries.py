@@ -23,7 +23,8 @@ _PARTS: Final = {
     "columns": ", ".join(Row._fields),
     "stored_columns": ", ".join(f"stored.{name}" for name in Row._fields),
     "lease_columns": ", ".join(_LEASE),
-    # While the database was down nobody could renew a lease. Those of that time last once more.
+    # While the database was down nobody could renew a lease. A lease that expired less than a day before the
+    # database was started lasts its whole duration again from that start.
     "their_lease": ", ".join(f"lease.{name}" for name in _LEASE[:-1])
     + """, CASE WHEN lease.expires_at > started.at - 86400
         THEN greatest(lease.expires_at, started.at + lease.expires_at - lease.renewed_at)

@@ -10,14 +10,14 @@ from typing import Any
 from ...machine.record import Scope
 from ..row import Row, escape
 
-__all__ = ["key_digest", "scope_digest", "whole"]
+__all__ = ["key_digest", "scope_digest", "to_columns"]
 
 _arrivals = count()
 """The order in which new records are given, for those that one statement stores."""
 
 
-def whole(row: Row) -> dict[str, Any]:
-    """A row with all that the table has."""
+def to_columns(row: Row) -> dict[str, Any]:
+    """The columns of a row, and ``sequence``, ``scope`` and ``key``, which only this table has."""
     where = row.endpoint, row.principal
     return {
         **row._asdict(),
@@ -28,12 +28,12 @@ def whole(row: Row) -> dict[str, Any]:
 
 
 def scope_digest(scope: Scope) -> str:
-    """What stands for endpoint and principal."""
+    """The digest of endpoint and principal, as in the column ``scope``."""
     return _digest(escape(scope.endpoint), escape(scope.principal))
 
 
 def key_digest(scope: Scope, idempotency_key: str) -> str:
-    """What stands for both and a key."""
+    """The digest of endpoint, principal and idempotency key, as in the column ``key``."""
     return _digest(escape(scope.endpoint), escape(scope.principal), escape(idempotency_key))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-__all__ = ["Found", "Work", "in_turn", "row_json", "values_of"]
+__all__ = ["Found", "Work", "group_jobs", "row_json", "values_of"]
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
 """What the statements of a work returned, of each its rows."""
@@ -30,8 +30,8 @@ class Work:
         row: The work as a row of statements that take many: JSON, in place of ``values``.
         key: The first column of what such statements return for this row.
         touches: Names of what the row is about. Works that touch the same are done in their order.
-        again: The statements that tell what came of the work, where it was committed and the reply was lost;
-            ``None`` are the same ones, where to do them once more does no harm.
+        again: The statements that read the result of the work if it was committed and the reply was lost.
+            ``None`` means ``statements``, which it is then safe to execute once more.
         in_scope: Whether the statements are about one scope.
         asked_at: When it was asked for, by the monotonic clock.
     """
@@ -48,11 +48,12 @@ class Work:
     asked_at: float = field(default_factory=time.monotonic)
 
 
-def in_turn(jobs: Iterable[Any]) -> list[list[Any]]:
-    """Jobs whose works are done together, in the order in which that is to happen.
+def group_jobs(jobs: Iterable[Any]) -> list[list[Any]]:
+    """Group jobs into lists, each of which is one execution, in the order in which they are executed.
 
-    Those of a list have the same statements, and rows that have nothing to do with each other. A work without
-    a row is alone, and comes after all that was asked for before; what only reads comes last.
+    The jobs of a list have the same statements and different rows. A job that writes and has no row is a list
+    of its own: it comes after all jobs that were asked for before it, and before all others. Jobs that only
+    read and have no row come last, each by itself.
 
     Args:
         jobs: Each with a ``work``.

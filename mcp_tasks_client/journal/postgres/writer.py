@@ -34,7 +34,7 @@ from .clock import DatabaseClock
 from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, migrate, send_all
 from .listener import Listener
 from .queries import Queries
-from .work import Found, Work, in_turn, values_of
+from .work import Found, Work, group_jobs, values_of
 
 __all__ = ["PostgresThread"]
 
@@ -157,7 +157,7 @@ class PostgresThread(JournalThread[Work]):
                 self._connection.execute(self._queries("leave"), {"writer_id": self._writer_id})
             self._connection.close()
 
-    def _rest(self) -> None:
+    def _tidy_up(self) -> None:
         """Nothing is tidied up. The server does."""
 
     def _instructed(self, is_to_tell: bool) -> Collection[str]:
@@ -201,7 +201,7 @@ class PostgresThread(JournalThread[Work]):
 
     def _left_of(self, batch: _Batch, error: Exception) -> list[_Batch]:
         """What is left to do of a batch that has failed: each job alone, so that what fails fails alone."""
-        may_pass = self._is_over(error) or isinstance(error, _MAY_PASS)
+        may_pass = self._drop_if_lost(error) or isinstance(error, _MAY_PASS)
         if len(batch.jobs) > 1:
             return [_Batch([job], batch.tried) for job in batch.jobs]
         (job,) = batch.jobs
@@ -231,7 +231,7 @@ class PostgresThread(JournalThread[Work]):
                 if self._unsettled is not None:
                     values = {"writer_id": self._writer_id, "number": self._number}
                     begun = connection.execute(self._queries("begin"), values, prepare=True)
-                for run in in_turn(batch.jobs):
+                for run in group_jobs(batch.jobs):
                     work = run[0].work
                     statements = (work.again if was_committed else None) or work.statements
                     values = dict(values_of([job.work for job in run]))
@@ -297,8 +297,12 @@ class PostgresThread(JournalThread[Work]):
             self._clock.note(shown, at)
             self._writer_id, self._number = writer_id, 0
 
-    def _is_over(self, error: Exception) -> bool:
-        """Whether the work may be done over another connection, since this one is of no use any more."""
+    def _drop_if_lost(self, error: Exception) -> bool:
+        """Close the connection if the error means that it is lost.
+
+        Returns:
+            Whether the work may be done again over a new one.
+        """
         connection = self._connection
         assert connection is not None
         if not is_lost(connection, error):

@@ -127,7 +127,7 @@ class SqliteThread(JournalThread[Operation]):
                 self._end_lease(self._connection, lease_id)
             self._connection.close()
 
-    def _rest(self) -> None:
+    def _tidy_up(self) -> None:
         # Not in between, since looking for pages costs as much as a commit.
         give_back(self._connection, keep=_FREE_PAGES_KEPT)
 

@@ -99,8 +99,9 @@ class Fleet(Lives):
         with self._lock:
             if life in self.suspended:
                 self._interrupted("suspended", life, self.suspended.pop(life)[0])
-        self._interrupted("killed", life, time.monotonic())
+        at = time.monotonic()
         super().kill(life)
+        self._interrupted("killed", life, at)  # it may write lines until it has ended
 
     def stop(self, life: int) -> None:
         """Tell a replica to stop, and wait until it has handed over."""
