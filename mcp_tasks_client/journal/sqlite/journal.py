@@ -463,12 +463,12 @@ def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
 
     Raises:
         TypeError: It is none of these.
-        ValueError: It is the address of a database.
+        ValueError: It is the address of a database, or another URL.
         JournalError: It is ``None``, and the user has no home folder.
     """
     if isinstance(journal, Journal):
         return journal
-    if isinstance(journal, str) and journal.startswith(("postgresql://", "postgres://")):
+    if isinstance(journal, str) and "://" in journal:  # without the address, which may hold a password
         raise ValueError("journal is the path of a file; for a database give a PostgresJournal(address)")
     if journal is None or isinstance(journal, str | os.PathLike):
         return SqliteJournal(journal)
