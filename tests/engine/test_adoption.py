@@ -673,3 +673,6 @@ async def test_early_looks_take_a_fifth_of_the_time_at_most_however_often_calls_
         await world.clock.advance(1)  # or whoever looks could not leave
         assert 3 <= looks <= 2 / 0.5 + 1
         assert len(adopter.handles) == 20, "whatever has ended makes room"
+        before = journal.looks
+        await world.clock.advance(2 * LOOK_S)
+        assert journal.looks - before <= 2, "nothing has ended since"
