@@ -46,19 +46,23 @@ def python_with_legacy_sdk() -> Path:
     """The interpreter of an environment with the SDK's last 1.x, and with all that our package depends on.
 
     One for the server and for hosts of that generation: what it takes to make it is most of what they cost.
+    It sees what this interpreter has, so that pip installs only the SDK, and what nobody else needs.
 
     Raises:
         NotInstalled: The environment cannot be made, such as without a network.
     """
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
     packages = [LEGACY_SDK, "trio", *project["dependencies"]]
+    ours = sysconfig.get_path("purelib")
 
     def make(folder: Path) -> None:
         run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        its = sysconfig.get_path("purelib", "venv", {"base": str(folder)})
+        (Path(its) / "ours.pth").write_text(ours)
         pip = [sys.executable, "-m", "pip", "--python", str(interpreter(folder)), "install", "--quiet"]
         run([*pip, "--disable-pip-version-check", "--retries", "1", *packages])
 
-    return interpreter(kept(FOLDER / "python", f"{' '.join(packages)} {sys.version} {sys.base_prefix}", make))
+    return interpreter(kept(FOLDER / "python", f"{' '.join(packages)} {sys.version} {ours}", make))
 
 
 def interpreter(environment: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from ._requirements import REQUIREMENTS, requirement
 TESTS: Final = Path(__file__).parent
 
 
+@cache
 def _claims() -> dict[str, list[str]]:
     """Test functions by the requirement they claim to show."""
     claims: dict[str, list[str]] = {}
