@@ -46,7 +46,7 @@ def python_with_legacy_sdk() -> Path:
     """The interpreter of an environment with the SDK's last 1.x, and with all that our package depends on.
 
     One for the server and for hosts of that generation: what it takes to make it is most of what they cost.
-    It sees what this interpreter has, so that pip installs only the SDK, and what nobody else needs.
+    It sees the packages of this interpreter. pip installs only the SDK, and what the SDK alone needs.
 
     Raises:
         NotInstalled: The environment cannot be made, such as without a network.

@@ -440,7 +440,6 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
         stop = Stop(how, at)
         session = InMemory(Server(QuickClock()), Doings())
         opened = anyio.Event()
-        before = {*threading.enumerate()}  # an earlier test may have left a journal to the garbage collector
 
         async def life(stop: Stop = stop, session: InMemory = session, opened: anyio.Event = opened) -> None:
             async with stop.block(), TasksClient(session, journal=tmp_path / "journal.sqlite3"):
@@ -449,7 +448,7 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
         with watched(stop.moment) as watch:
             await alone(watch, life)
         for thread in threading.enumerate():
-            if thread not in before and thread.name == "mcp-tasks-journal":
+            if thread.name == "mcp-tasks-journal":
                 thread.join(LIMIT_S)
                 assert not thread.is_alive(), f"the journal is open; stop {at}, {stop.where}"
         assert session.closed or not opened.is_set(), f"the session is open; stop {at}, {stop.where}"
