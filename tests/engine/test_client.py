@@ -5,6 +5,7 @@ Behaviour is the specification's where a docstring says so; otherwise it is ours
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -1166,6 +1167,40 @@ async def test_after_the_block_everything_says_that_the_client_is_closed() -> No
     with pytest.raises(TasksClientError, match="opened once"):
         async with client:
             pass
+
+
+class SlowToOpen(MemoryJournal):
+    """Takes its time to open, and counts who has it open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_opening = anyio.Event()
+        self.users = 0
+
+    async def open(self) -> None:
+        self.is_opening.set()
+        await anyio.sleep(0.05)
+        await super().open()
+        self.users += 1
+
+    async def aclose(self) -> None:
+        self.users -= 1
+        await super().aclose()
+
+
+def test_an_event_loop_that_ends_while_a_client_opens_closes_the_journal() -> None:
+    """``asyncio.run`` cancels every task, also the one in which the client has everything open."""
+    journals: list[SlowToOpen] = []
+
+    async def leave_early() -> None:
+        journals.append(SlowToOpen())
+        client = TasksClient(ScriptedSession(), journal=journals[0])
+        opening = asyncio.ensure_future(client.__aenter__())
+        await journals[0].is_opening.wait()
+        assert not opening.done()
+
+    asyncio.run(leave_early())
+    assert journals[0].users == 0
 
 
 async def test_before_the_block_the_client_says_how_to_open_it() -> None:

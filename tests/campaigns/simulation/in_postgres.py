@@ -97,6 +97,7 @@ async def play_in_postgres(dsn: str, schema: str, seeds: Iterable[int]) -> list[
             journal = AtOnce(dsn, schema)
             await journal.empty()
             world = await play(seed, journal)
+            await journal.aclose()  # what the world has opened
             if world.broken:
                 broken.append((seed, world.broken))
     return broken
