@@ -143,15 +143,17 @@ class Question:
         """
         await self.answer(ElicitResult(action="cancel"))
 
-    def __getstate__(self) -> list[Any]:
-        return [getattr(self, name) for name in _SHOWN]
-
-    def __setstate__(self, state: list[Any]) -> None:
-        for name, value in zip((*_SHOWN, "_takes"), (*state, None), strict=True):
-            object.__setattr__(self, name, value)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not __getstate__: before Python 3.11.4 a dataclass with slots has its own in its place.
+        return _detached, ({name: getattr(self, name) for name in _SHOWN},)
 
 
 _SHOWN: Final = tuple(name for name in Question.__dataclass_fields__ if name != "_takes")
+
+
+def _detached(shown: dict[str, Any]) -> Question:
+    """A question that was pickled or copied, without the client that it came from."""
+    return Question(**shown)
 
 
 def to_wire(answer: Answer) -> JSONObject:

@@ -113,6 +113,12 @@ def room_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+def test_nothing_is_pickled_by_a_method_that_its_dataclass_replaces() -> None:
+    """Before Python 3.11.4 a frozen dataclass with slots has its own ``__getstate__`` in its place."""
+    for path in ROOT.rglob("*.py"):
+        assert "def __getstate__" not in path.read_text(), path
+
+
 def test_every_room_has_its_place() -> None:
     assert sorted(room for floor in FLOORS for room in floor) == sorted(
         {room_of(name) for name in modules() if name}
