@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
 
+from tests._forked import fork_for_all
 from tests._legacy_installs import CERTIFICATES_ELSEWHERE
 from tests.docs.server import docs_server
 from tests.legacy_servers import (
@@ -54,8 +55,9 @@ if CERTIFICATES_ELSEWHERE not in os.environ:
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # Looking for garbage at every turn takes a tenth of the run. Whoever tests what is dropped collects it
-# there and then.
+# there and then. While the tests are collected there is none.
 gc.set_threshold(50_000, 20, 20)
+gc.disable()
 
 # FastMCP's worker polls its queue 20 times a second, though the queue wakes it at once. The servers of a
 # run, which are idle most of the time, would spend a twentieth of its CPU time on that.
@@ -76,6 +78,12 @@ def unused_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """All workers of xdist share the process that programs are forked from."""
+    if config.getoption("numprocesses", None):
+        fork_for_all()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the campaigns in their long forms")
 
@@ -84,6 +92,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays to the end, and need not be looked at each time garbage is looked for."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -1,16 +1,12 @@
 """A host in a process of its own, which makes one call and leaves its questions to whoever has the journal.
 
 ``python -m tests.other_host URL JOURNAL TOOL`` prints ``asked`` once the tool has asked something or has
-begun, and then how the call ends: the text of its result, or the name of the error. It ends by itself when
-its standard input closes.
+begun, and then how the call ends: the text of its result, or the name of the error.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +15,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_tasks_client import TasksClient, TasksClientError
+from tests._forked import Program
 from tests._results import text
 from tests.real_server import START_LIMIT_S, first_line
 
@@ -28,16 +25,14 @@ __all__ = ["OtherHost"]
 class OtherHost:
     """The process, as a test sees it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Program) -> None:
         self._process = process
 
     @classmethod
     @contextmanager
     def calling(cls, url: str, journal: Path, tool: str) -> Iterator[OtherHost]:
         """Start it. It is killed at the end of the block if it still runs."""
-        command = [sys.executable, "-m", __name__, url, str(journal), tool]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        with Program("-m", __name__, url, journal, tool) as process:
             try:
                 yield cls(process)
             finally:
@@ -45,7 +40,6 @@ class OtherHost:
 
     async def line(self) -> str:
         """The next line that it prints; empty if there is none."""
-        assert self._process.stdout is not None
         line = await to_thread.run_sync(first_line, self._process.stdout, START_LIMIT_S)
         return line.decode().strip()
 
@@ -68,11 +62,5 @@ async def main(url: str, journal: str, tool: str) -> None:
             print(type(error).__name__, flush=True)
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

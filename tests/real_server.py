@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from urllib.parse import urljoin
 
 import httpx
 import pytest
+
+from ._forked import Program
 
 __all__ = ["RealServer", "Witnessed", "fetch", "listening", "real_server", "running_server"]
 
@@ -107,27 +108,36 @@ def running_server(log: Path, *options: str) -> Iterator[RealServer]:
 
 @contextmanager
 def listening(
-    script: Path, log: Path, *options: str, interpreter: str | Path = sys.executable
+    script: Path, log: Path, *options: str, interpreter: str | Path | None = None
 ) -> Iterator[tuple[str, int]]:
-    """A script in a process of its own that says where it listens; gives its URL and process ID."""
-    command = [str(interpreter), str(script), *options]
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(
-            command,
+    """A script in a process of its own that says where it listens; gives its URL and process ID.
+
+    Args:
+        script: In whatever language.
+        log: What the server writes as errors.
+        options: The script's.
+        interpreter: What runs it; ours if ``None``.
+    """
+
+    def start(stderr: IO[bytes]) -> Program | subprocess.Popen[bytes]:
+        if interpreter is None:
+            return Program(script, *options, stderr=stderr)
+        return subprocess.Popen(
+            [str(interpreter), str(script), *options],
             stdin=subprocess.PIPE,  # its end tells the server that we are gone
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,  # a Ctrl-C in the terminal is for pytest alone
-        ) as process,
-    ):
+        )
+
+    with log.open("wb") as stderr, start(stderr) as process:
         try:
             yield ready_url(process, log), process.pid
         finally:
             stop(process)
 
 
-def ready_url(process: subprocess.Popen[bytes], log: Path) -> str:
+def ready_url(process: Program | subprocess.Popen[bytes], log: Path) -> str:
     """The address from the server's ready line."""
     assert process.stdout is not None
     line = first_line(process.stdout, START_LIMIT_S)
@@ -149,7 +159,7 @@ def first_line(stream: IO[bytes], limit_s: float) -> bytes:
         return b""
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: Program | subprocess.Popen[bytes]) -> None:
     """End the server, kindly if it listens, and wait until it is gone."""
     assert process.stdin is not None
     process.stdin.close()

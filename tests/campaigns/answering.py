@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,6 @@ import anyio
 
 from mcp_tasks_client import AlreadyAnsweredError, Inbox, Question, QuestionWithdrawnError
 
-from .kill.host import _end_with_parent
 from .torture.evidence import Log
 
 __all__ = ["answering"]
@@ -34,7 +32,7 @@ def answering(
     share: float = 1.0,
     patience_s: tuple[float, float] = (0.0, 0.0),
 ) -> list[str]:
-    """The command line of such a process.
+    """What runs such a process, for ``Program``.
 
     Args:
         journal: Where questions are asked.
@@ -44,7 +42,7 @@ def answering(
         patience_s: Seconds that those wait for its answer, at least and at most.
     """
     options = [journal, log, life, share, *patience_s]
-    return [sys.executable, "-m", __name__, *map(str, options)]
+    return ["-m", __name__, *map(str, options)]
 
 
 class Answerer:
@@ -112,5 +110,4 @@ async def main(journal: str, log: str, life: str, share: str, at_least_s: str, a
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

@@ -6,7 +6,6 @@ reads that, so that no process is held up by a pipe that is full, and whoever wa
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -14,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from tests._forked import Program
+
 from .torture.evidence import Line, read_log
-from .torture.run import ROOT
 
 __all__ = ["LIMIT_S", "Lives", "takeovers"]
 
@@ -35,7 +35,7 @@ class Lives:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.running: dict[int, Program] = {}
         self.killed_at: dict[int, float] = {}
         self._lives = 0
         self._said: Counter[tuple[int, str]] = Counter()
@@ -50,15 +50,8 @@ class Lives:
         self._lives += 1
         life = self._lives
         with self._errors(life).open("wb") as errors:
-            process = subprocess.Popen(
-                list(map(str, command)),
-                cwd=ROOT,
-                stdin=subprocess.PIPE,  # its end tells the process that we are gone
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+            process = Program(*command, stderr=errors)
         self.running[life] = process
-        assert process.stdout is not None
         threading.Thread(target=self._listen, args=(life, process.stdout), daemon=True).start()
         return life
 
@@ -101,7 +94,6 @@ class Lives:
         process.wait(LIMIT_S)
         with self._news:
             self._news.wait_for(lambda: self._said[life, ""], LIMIT_S)
-        assert process.stdin is not None
         process.stdin.close()
 
     def end(self) -> None:

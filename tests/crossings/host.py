@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -32,7 +34,7 @@ from mcp_tasks_client import (
     tasks_http_client,
 )
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
-from tests._forked import forking
+from tests._forked import Program
 from tests.hosts.http._host import Host as JsonRpcHost
 
 from .axes import Cell
@@ -82,7 +84,7 @@ class Credential(httpx.Auth, httpx2.Auth):
             yield request
 
 
-class Program:
+class HostProgram:
     """What runs in the process.
 
     Args:
@@ -190,26 +192,26 @@ class Program:
 
     # ── the pipe ──
 
-    async def serve(self, pipe: Connection) -> None:
-        """Do what comes over the pipe, until nothing does."""
+    async def serve(self, told: Connection, said: Connection) -> None:
+        """Do what is told, until nothing is."""
         if self.cell.loop == "asyncio":
             asyncio.get_running_loop().set_exception_handler(lambda loop, told: self.unseen.append(str(told)))
         async with anyio.create_task_group() as self.tasks:
             while True:
-                await anyio.wait_readable(pipe.fileno())
+                await anyio.wait_readable(told.fileno())
                 try:
-                    number, command, arguments = pipe.recv()
+                    number, command, arguments = told.recv()
                 except EOFError:  # the test is over
                     self.tasks.cancel_scope.cancel()
                     return
-                self.tasks.start_soon(self._do, pipe, number, getattr(self, command), arguments)
+                self.tasks.start_soon(self._do, said, number, getattr(self, command), arguments)
 
-    async def _do(self, pipe: Connection, number: int, command: Any, arguments: Any) -> None:
+    async def _do(self, said: Connection, number: int, command: Any, arguments: Any) -> None:
         try:
             reply = (number, await command(**arguments), None)
         except Exception:
             reply = (number, None, traceback.format_exc())
-        pipe.send(reply)
+        said.send(reply)
 
 
 class Client:
@@ -222,7 +224,7 @@ class Client:
         journal: Its journal.
     """
 
-    def __init__(self, program: Program, way: str, user: str, journal: SqliteJournal) -> None:
+    def __init__(self, program: HostProgram, way: str, user: str, journal: SqliteJournal) -> None:
         self.way = way
         self.timers: dict[str, asyncio.Timeout] = {}
         self._program = program
@@ -341,10 +343,12 @@ async def outcome_of(make: Any) -> Outcome:
     return {"result": made.model_dump(by_alias=True, mode="json", exclude_none=True)}
 
 
-def run(pipe: Connection, *given: Any) -> None:
-    """The process."""
-    program = Program(*given)
-    anyio.run(program.serve, pipe, backend=program.cell.loop)
+def main() -> None:
+    """Take what is given from standard input, and do what comes from there."""
+    told, said = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    sys.stdout = sys.stderr
+    host = HostProgram(*told.recv())
+    anyio.run(host.serve, told, said, backend=host.cell.loop)
 
 
 # ── as the test sees it ──
@@ -354,11 +358,10 @@ class Host:
     """A process, told what to do."""
 
     def __init__(self, *given: Any) -> None:
-        context = forking()
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=run, args=(theirs, *given), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process = Program("-m", __name__)
+        self._orders = Connection(os.dup(self._process.stdin.fileno()), readable=False)
+        self._said = Connection(os.dup(self._process.stdout.fileno()), writable=False)
+        self._orders.send(given)
         self._numbers = itertools.count()
         self._replies: dict[int, Any] = {}
         self.alive = True
@@ -366,24 +369,24 @@ class Host:
     def begin(self, command: str, **arguments: Any) -> int:
         """Tell it to do something. :meth:`end` waits for it."""
         number = next(self._numbers)
-        self._pipe.send((number, command, arguments))
+        self._orders.send((number, command, arguments))
         return number
 
     def end(self, number: int) -> Any:
         """What came of a command."""
         while number not in self._replies:
-            assert self._pipe.poll(LIMIT_S), "nothing comes of it"
+            assert self._said.poll(LIMIT_S), "nothing comes of it"
             self._take()
         return self._replies.pop(number)
 
     def is_over(self, number: int) -> bool:
         """Whether a command has come to its end."""
-        while self._pipe.poll():
+        while self._said.poll():
             self._take()
         return number in self._replies
 
     def _take(self) -> None:
-        number, reply, failure = self._pipe.recv()
+        number, reply, failure = self._said.recv()
         assert failure is None, failure
         self._replies[number] = reply
 
@@ -393,9 +396,8 @@ class Host:
 
     def kill(self) -> None:
         """As ``kill -9`` does."""
-        self._process.kill()
-        self._process.join(LIMIT_S)
-        self._pipe.close()
+        with self._process, self._orders, self._said:
+            self._process.kill()
         self.alive = False
 
 
@@ -414,3 +416,7 @@ def hosting(cell: Cell, url: str, folder: Path) -> Iterator[Any]:
         for host in hosts:
             if host.alive:
                 host.kill()
+
+
+if __name__ == "__main__":
+    main()

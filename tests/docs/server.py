@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from .._forked import Program
 from ..real_server import stop
 from .pages import PORT, programs
 
@@ -23,6 +22,7 @@ QUICKER: Final = {"STEP_S = 10 ": "STEP_S = 0.3 ", "timedelta(seconds=1)": "time
 
 _UNTIL_STDIN_ENDS: Final = """
 import os, runpy, sys, threading
+sys.stdout = sys.stderr
 threading.Thread(target=lambda: os._exit(0) if not sys.stdin.read() else None, daemon=True).start()
 runpy.run_path("server.py", run_name="__main__")
 """
@@ -42,14 +42,7 @@ def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = folder / "server.log"
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(
-            [sys.executable, "-c", _UNTIL_STDIN_ENDS],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=stderr,
-            stderr=stderr,
-            start_new_session=True,
-        ) as process,
+        Program("-c", _UNTIL_STDIN_ENDS, cwd=folder, stderr=stderr) as process,
     ):
         try:
             _wait_for(port, process, log)
@@ -58,7 +51,7 @@ def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stop(process)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(port: int, process: Program, log: Path) -> None:
     ends_at = time.monotonic() + START_LIMIT_S
     while time.monotonic() < ends_at and process.poll() is None:
         try:

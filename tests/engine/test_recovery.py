@@ -269,7 +269,7 @@ async def test_resuming_thousands_beside_many_finished_holds_the_event_loop_for_
     gc.freeze()
     # A busy machine makes one step or another long. What is long of itself is long each time.
     longest: list[float] = []
-    for _ in range(4):
+    for _ in range(8):
         gaps: list[float] = []
         session = ScriptedSession(gets={"task-0": [STALL]})
         with anyio.fail_after(120):

@@ -7,16 +7,13 @@ does, a line for each. It ends by itself when its standard input closes.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -26,10 +23,10 @@ from mcp_tasks_client import TaskHandle, TasksClient, TasksClientError
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from tests._forked import Program
 
 __all__ = ["LEASE_S", "LIMIT_S", "Replica", "journal_of", "replica"]
 
-ROOT: Final = Path(__file__).parents[2]
 LEASE_S: Final = 3.0
 LIMIT_S: Final = 30.0
 
@@ -37,14 +34,13 @@ LIMIT_S: Final = 30.0
 class Replica:
     """A running replica, and what it has said: words, and when they came."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Program) -> None:
         self.process = process
         self.said: list[tuple[float, list[str]]] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append((time.monotonic(), line.split()))
 
@@ -68,9 +64,7 @@ class Replica:
 @contextmanager
 def replica(dsn: str, schema: str, url: str, host: str, *what: str) -> Iterator[Replica]:
     """Start one. It is killed at the end of the block if it still runs."""
-    command = [sys.executable, "-m", __name__, dsn, schema, url, host, *what]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+    with Program("-m", __name__, dsn, schema, url, host, *what, text=True) as process:
         running = Replica(process)
         try:
             yield running
@@ -128,11 +122,5 @@ async def adopt(client: TasksClient) -> None:
             tasks.start_soon(see, handle)
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +18,7 @@ import pytest
 
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
+from tests._forked import Program
 
 __all__ = [
     "SHORT_S",
@@ -135,7 +134,9 @@ def commits_held(spy: Spy) -> Iterator[threading.Event]:
 
 
 PREAMBLE: Final = """
-import os, sys, anyio
+import os, sys, warnings
+warnings.simplefilter("error")
+import anyio
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
@@ -144,18 +145,11 @@ path = sys.argv[1]
 
 
 @contextmanager
-def child(path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
+def child(path: Path, body: str) -> Iterator[Program]:
     """A process of its own that runs ``body``, an async function's, with the journal's ``path``."""
     lines = "\n    ".join(body.strip().splitlines())
     source = f"{PREAMBLE}\nasync def main():\n    {lines}\n\nanyio.run(main)\n"
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", source, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))},
-    )
-    with process:
+    with Program("-c", source, path, text=True) as process:
         # What blocks on the child below ends with the child, and the child ends here at the latest.
         deadline = threading.Timer(60, process.kill)
         deadline.start()
@@ -166,13 +160,20 @@ def child(path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def said(process: Program) -> list[str]:
+    """The words that a process says until it has ended."""
+    process.stdin.close()
+    words: list[str] = process.stdout.read().split()
+    process.wait()
+    return words
+
+
 def run_child(path: Path, body: str) -> list[str]:
     with child(path, body) as process:
-        output, _ = process.communicate()
-        assert process.returncode == 0
-    return output.split()
+        output = said(process)
+    assert process.returncode == 0
+    return output
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def line(process: Program) -> str:
     return process.stdout.readline().strip()

@@ -365,7 +365,6 @@ for number in range(10_000):
         os.read(0, 1)  # leave, to copy one more file while these are being written
 """
         with child(path, body) as writer:
-            assert writer.stdin is not None
             for suffix in order:
                 writer.stdin.write("x")
                 writer.stdin.flush()

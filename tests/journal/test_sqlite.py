@@ -68,6 +68,7 @@ from tests.journal.files import (
     posix_only,
     raw,
     run_child,
+    said,
     stored,
     write,
 )
@@ -1068,10 +1069,9 @@ await journal.aclose()
             for process in (one, other):
                 assert line(process) == "ready"
             for process in (one, other):
-                assert process.stdin is not None
                 process.stdin.write("go")
                 process.stdin.flush()
-            told = [process.communicate()[0].split() for process in (one, other)]
+            told = [said(process) for process in (one, other)]
 
         assert told[0] == told[1] == stored(path)
         assert len(told[0]) == 50
@@ -1411,8 +1411,8 @@ except JournalError as error:
                 os.chown(path, 0 if what == "owner" else 65_534, 65_534)
             before = contents(folder)
 
-            said = " ".join(run_child(path, body))
-            assert said.startswith("JournalError|the journal PATH cannot be opened for writing (")
+            told = " ".join(run_child(path, body))
+            assert told.startswith("JournalError|the journal PATH cannot be opened for writing (")
             assert contents(folder) == before
 
 
@@ -1500,7 +1500,8 @@ async with SqliteJournal(path) as older:
             monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
             with pytest.raises(JournalLockedError):
                 await opened(path)
-            older.communicate("go")
+            older.stdin.write("go")
+            said(older)
             await opened(path)
 
         assert stored(path) == ["r"]

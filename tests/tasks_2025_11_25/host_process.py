@@ -6,9 +6,7 @@ it is killed. It ends by itself when its stdin closes.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from functools import partial
 from typing import Any, Final
 
@@ -70,11 +68,5 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
         await (reached() if stop == "task-created" else anyio.sleep_forever())
 
 
-def end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=end_with_parent, daemon=True).start()
     anyio.run(partial(main, *sys.argv[1:]))

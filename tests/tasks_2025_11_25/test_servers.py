@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,6 +23,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
 )
+from tests._forked import Program
 from tests._results import text
 
 from .._requirements import requirement
@@ -312,9 +311,7 @@ async def test_cancelling_what_is_over_already_brings_its_real_end(server: Legac
 
 def run_until_killed(*arguments: str | Path) -> None:
     """Run a host until it says that it has reached the point, and kill it there."""
-    command = [sys.executable, HOST, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with Program(HOST, *arguments, text=True) as process:
         try:
             assert process.stdout.readline() == "reached\n"
         finally:

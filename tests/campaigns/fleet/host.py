@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,6 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 
 from ..adopting import adopt_all
-from ..kill.host import _end_with_parent
 from ..torture.evidence import LIFE_HEADER, Log
 
 __all__ = ["LEASE_S", "LIMIT", "environment"]
@@ -69,5 +67,4 @@ async def main(url: str, dsn: str, path: str, life: str) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -93,7 +92,7 @@ class Fleet(Lives):
 
     def replica(self) -> int:
         life, log = self.next_life()
-        return self.begin([sys.executable, "-m", f"{__package__}.host", self.url, self.dsn, log, life])
+        return self.begin(["-m", f"{__package__}.host", self.url, self.dsn, log, life])
 
     def kill(self, life: int) -> None:
         with self._lock:

@@ -6,9 +6,7 @@ does nothing until it is killed. It ends by itself when its standard input close
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from typing import Any, Final, Literal, NoReturn
 
 import anyio
@@ -73,11 +71,5 @@ async def main(url: str, journal: str, stop: str) -> None:
         await client.call_tool("ask_name", {"seconds": 0.3}, idempotency_key="k", on_update=on_update)
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import subprocess
-import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -16,43 +14,31 @@ import pytest
 from mcp_types import ElicitResult, TextContent
 
 from mcp_tasks_client import OutcomeUnknownError, TaskHandle, TasksClient
+from tests._forked import Program
 from tests._requirements import requirement
 from tests.real_server import RealServer
 
 pytestmark = pytest.mark.anyio
 
-ROOT: Final = Path(__file__).parents[3]
 LIMIT_S: Final = 30.0
 ARGUMENTS: Final = {"seconds": 0.3}
 
 
 def live_and_die(url: str, journal: Path, stop: str) -> list[str]:
     """Run a host until it says that it has reached the point; kill it; return what it said."""
-    command = [sys.executable, "-m", "tests.campaigns.kill.host", url, str(journal), stop]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
     lines: queue.Queue[str] = queue.Queue()
-    reader = threading.Thread(
-        target=lambda out: [*map(lines.put, map(str.strip, out))], args=[process.stdout]
-    )
-    reader.start()
     said: list[str] = []
-    try:
-        while "reached" not in said:
-            said.append(lines.get(timeout=LIMIT_S))
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-        reader.join(LIMIT_S)
-        process.stdin.close()
-        process.stdout.close()
+    with Program("-m", "tests.campaigns.kill.host", url, journal, stop, text=True) as process:
+        reader = threading.Thread(
+            target=lambda out: [*map(lines.put, map(str.strip, out))], args=[process.stdout]
+        )
+        reader.start()
+        try:
+            while "reached" not in said:
+                said.append(lines.get(timeout=LIMIT_S))
+        finally:
+            process.kill()
+            reader.join(LIMIT_S)
     return said
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from mcp_tasks_client import TasksClient
+from tests._forked import Program
 from tests._requirements import requirement
 from tests.real_server import RealServer
 
@@ -23,21 +22,19 @@ from .worker import LEASE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
-ROOT: Final = Path(__file__).parents[3]
 LIMIT_S: Final = 30.0
 
 
 class Worker:
     """A running worker, and what it has said: words, and when they came."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Program) -> None:
         self.process = process
         self.said: list[tuple[float, list[str]]] = []
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append((time.monotonic(), line.split()))
 
@@ -55,10 +52,7 @@ class Worker:
 
 @contextmanager
 def worker(url: str, journal: Path, limit: int) -> Iterator[Worker]:
-    command = [sys.executable, "-m", "tests.campaigns.kill.worker", url, str(journal), str(limit)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Program("-m", "tests.campaigns.kill.worker", url, journal, limit, text=True) as process:
         running = Worker(process)
         try:
             yield running

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any, Final
 
 import anyio
@@ -14,8 +13,6 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import TaskHandle, TasksClient
 from mcp_tasks_client.engine.environment import Environment
-
-from .host import _end_with_parent
 
 __all__ = ["LEASE_S"]
 
@@ -45,5 +42,4 @@ async def main(url: str, journal: str, limit: str) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3])

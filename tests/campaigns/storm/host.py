@@ -9,10 +9,11 @@ import logging
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -135,6 +136,10 @@ class Life:
     """Whether it has two clients over one journal, and goes now to one of them and now to the other."""
 
     debug: str | None = None
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
 
 
 def live(life: Life) -> None:
@@ -350,3 +355,7 @@ def text_of(result: Any) -> str:
     """The text of a result; or of what a task of ours came to, as the server tells it again."""
     answer = (result.structured_content or {}).get("result", {}).get("content")
     return str(result.content[0].text if answer is None else answer.get("name") or answer.get("text"))
+
+
+if __name__ == "__main__":
+    live(Life(**json.loads(sys.argv[1])))

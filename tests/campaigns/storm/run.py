@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tests._forked import forking
+from tests._forked import Program
 from tests.legacy_servers import LegacyServer
 
-from .host import AS_TASK, CALLS, Life, Way, live
+from . import host
+from .host import AS_TASK, CALLS, Life, Way
 from .proxy import Lane, Proxy
 from .verdict import Voyage, hidden, read_log, unheard
 from .weather import DENIALS, Weather, What
@@ -80,13 +78,13 @@ async def storm(
         interval_ms: Between polls, as the servers say.
         debug: Write what the clients log as well.
     """
-    processes, room = forking(), asyncio.Semaphore(AT_ONCE)
+    room = asyncio.Semaphore(AT_ONCE)
     proxies = [Proxy(server.url) for server in servers]
 
     async def one(seed: int) -> Voyage:
         async with room:
             which = seed % len(servers)
-            made = await voyage(seed, servers[which].kind, proxies[which], processes, folder, debug)
+            made = await voyage(seed, servers[which].kind, proxies[which], folder, debug)
             made.interval_s = interval_ms / 1000
             return made
 
@@ -97,7 +95,7 @@ async def storm(
             yield await done
 
 
-async def voyage(seed: int, kind: str, proxy: Proxy, processes: Any, folder: Path, debug: bool) -> Voyage:
+async def voyage(seed: int, kind: str, proxy: Proxy, folder: Path, debug: bool) -> Voyage:
     drawn, moods = random.Random(f"voyage {seed}"), random.Random(f"moods {seed}")
     plainly = sorted(CALLS.keys() - set(AS_TASK.values()))
     calls = tuple(drawn.choices(plainly, k=drawn.choice((1, 1, 2, 4))))
@@ -141,12 +139,12 @@ async def voyage(seed: int, kind: str, proxy: Proxy, processes: Any, folder: Pat
             two=random.Random(f"two {seed} {number}").random() < TWO and this == "url" and not for_us,
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
-        process = processes.Process(target=live, args=(life,), daemon=True)
-        await asyncio.to_thread(process.start)
-        by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, log, made))
+        process = await asyncio.to_thread(Program, "-m", host.__name__, life.dump())
+        with process:
+            by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, log, made))
         made.ended = by_itself or killed
-        if by_itself and process.exitcode != 0:
-            made.died.append((number, process.exitcode))
+        if by_itself and process.returncode != 0:
+            made.died.append((number, process.returncode))
         if not made.ended:
             break
     made.log = read_log(log)
@@ -171,7 +169,7 @@ def planned(way: Way, lives: int) -> list[tuple[Way, bool]]:
     return [*[(way, True)] * (lives - 1), (way, False)]
 
 
-async def _kill(process: BaseProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:
+async def _kill(process: Program, drawn: random.Random, log: Path, made: Voyage) -> bool:
     """Have a process be killed some time after it has its task, or what it was asked is before somebody.
 
     Returns:
@@ -181,30 +179,29 @@ async def _kill(process: BaseProcess, drawn: random.Random, log: Path, made: Voy
     seconds *= drawn.choice((0.01, 0.1, 1.0))
     until = time.monotonic() + START_LIMIT_S
     life = made.lane.life
-    while process.is_alive() and time.monotonic() < until:
+    while process.poll() is None and time.monotonic() < until:
         noted = {(one.life, one.event): one.at for one in reversed(read_log(log))}
         if (life, "created") in noted:
             until = min(until, noted[life, "created"] + 2.0)
         if (life, after) in noted and time.monotonic() >= noted[life, after] + seconds:
             break
         await asyncio.sleep(LOOK_S if seconds > LOOK_S else 0.005)
-    assert process.pid is not None
-    killed = process.is_alive()
+    killed = process.poll() is None
     if killed:
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         made.kills.append(time.monotonic())
-    await asyncio.to_thread(process.join)
+    await asyncio.to_thread(process.wait)
     return not killed
 
 
-async def _end(process: BaseProcess, log: Path, made: Voyage) -> bool:
+async def _end(process: Program, log: Path, made: Voyage) -> bool:
     """Have the last process come to its end, which the weather does not keep it from for ever.
 
     Returns:
         Whether it did.
     """
     begun, limit_s = time.monotonic(), FOR_EVER_S
-    while process.is_alive():
+    while process.poll() is None:
         if time.monotonic() > begun + limit_s:
             made.log = read_log(log)
             if limit_s == LAST_LIMIT_S or unheard(made) or hidden(made):
@@ -212,9 +209,7 @@ async def _end(process: BaseProcess, log: Path, made: Voyage) -> bool:
             limit_s = LAST_LIMIT_S
         made.lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
         await asyncio.sleep(LOOK_S)
-    ended = not process.is_alive()
-    if not ended:
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-    await asyncio.to_thread(process.join)
+    ended = process.poll() is not None
+    process.kill()
+    await asyncio.to_thread(process.wait)
     return ended

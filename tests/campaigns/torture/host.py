@@ -12,10 +12,8 @@ killed.
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -514,12 +512,6 @@ def by_extensions(
     return call
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
-
-
 async def main(part: Part) -> None:
     host = Host(part)
     with anyio.fail_after(LIMIT_S):
@@ -527,7 +519,6 @@ async def main(part: Part) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     mine = Part.load(sys.argv[1])
     if mine.through != "client":  # or most kills would meet the imports
         import mcp.client.streamable_http

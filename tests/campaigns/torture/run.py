@@ -10,7 +10,6 @@ import math
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from urllib.parse import urljoin
 
 import httpx
 
+from tests._forked import Program
 from tests.real_server import first_line
 
 from ..answering import answering
@@ -33,7 +33,6 @@ from .host import Through as OneWay
 
 __all__ = ["SCENARIOS", "Scenario", "Servers", "Through", "rounds_of", "servers", "torture"]
 
-ROOT: Final = Path(__file__).parents[3]
 START_LIMIT_S: Final = 60.0
 LAST_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 10.0
@@ -152,16 +151,8 @@ def servers(seed: int, folder: Path) -> Iterator[Servers]:
     errors = folder / "servers.txt"
     with (
         errors.open("wb") as stderr,
-        subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.server", str(seed)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,  # its end tells them that we are gone
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        ) as process,
+        Program("-m", f"{__package__}.server", seed, stderr=stderr) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             line = first_line(process.stdout, START_LIMIT_S)
             if not line:
@@ -222,11 +213,8 @@ class Round:
         command = answering(self._journal, log, life, share=SHARE, patience_s=patience_s)
         with (
             errors.open("wb") as stderr,
-            subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
-            ) as process,
+            Program(*command, stderr=stderr) as process,
         ):
-            assert process.stdout is not None
             try:
                 first_line(process.stdout, START_LIMIT_S)
                 yield
@@ -291,14 +279,7 @@ class Round:
         errors = Path(part.log).with_suffix(".txt")
         with (
             errors.open("wb") as stderr,
-            subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.host", part.dump()],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,  # its end tells the host that we are gone
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            ) as process,
+            Program("-m", f"{__package__}.host", part.dump(), stderr=stderr, text=True) as process,
         ):
             killed_at = killed(process, instant)
         trouble = ""
@@ -309,7 +290,7 @@ class Round:
         self.lives.append(Life(number=part.life, lines=lines, killed_at=killed_at, trouble=trouble))
 
 
-def killed(process: subprocess.Popen[str], instant: Instant | None) -> float | None:
+def killed(process: Program, instant: Instant | None) -> float | None:
     """Kill a process at an instant. Returns when; ``None`` if it ended before that.
 
     Without an instant it is left to end by itself, if it does.
@@ -332,9 +313,8 @@ def killed(process: subprocess.Popen[str], instant: Instant | None) -> float | N
         reader.join(STOP_LIMIT_S)
 
 
-def put_words(process: subprocess.Popen[str], words: SimpleQueue[str]) -> None:
+def put_words(process: Program, words: SimpleQueue[str]) -> None:
     """Read what a process says, to its end."""
-    assert process.stdout is not None
     for line in process.stdout:
         words.put(line.strip())
     words.put("")

@@ -11,7 +11,6 @@ would be the reply to. A ``TasksClient`` beside them adopts what they leave, by 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from mcp_tasks_client import TasksClient, TasksExtension, TasksTransport, tasks_
 from mcp_tasks_client.engine.environment import Environment
 
 from ..adopting import adopt_all
-from ..kill.host import _end_with_parent
 from ..torture.evidence import LIFE_HEADER, Log
 
 if TYPE_CHECKING:
@@ -84,5 +82,4 @@ async def main(through: Through, url: str, journal: str, path: str, life: str) -
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
@@ -49,9 +48,7 @@ class Workers(Lives):
     def work(self, through: Through) -> int:
         """Begin a worker."""
         life, log = self.next_life()
-        return self.begin(
-            [sys.executable, "-m", f"{__package__}.host", through, self.url, self.journal, log, life]
-        )
+        return self.begin(["-m", f"{__package__}.host", through, self.url, self.journal, log, life])
 
     def answer(self) -> int:
         """Begin a process that answers."""

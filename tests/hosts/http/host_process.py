@@ -6,9 +6,7 @@ transport calls the tool. Prints ``asked`` when asked, and does not answer.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from typing import Any
 
 import anyio
@@ -31,11 +29,5 @@ async def main(url: str, journal: str, tool: str) -> None:
         await client.call_tool(tool, {})
 
 
-def end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=end_with_parent, daemon=True).start()
     anyio.run(main, *sys.argv[1:])

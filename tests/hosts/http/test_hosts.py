@@ -5,8 +5,6 @@ What every way in has in common, ``tests/test_ways_in.py`` shows, on trio as wel
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -17,6 +15,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import MemoryJournal, TasksClient, tasks_http_client
+from tests._forked import Program
 from tests._host import Host as Person
 from tests._requirements import requirement
 from tests._results import text
@@ -28,7 +27,6 @@ from .sdk_client import LIMIT_S, Way, client_at, pending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
 
-ROOT: Final = Path(__file__).parents[3]
 WAYS: Final = get_args(Way)
 
 
@@ -80,11 +78,7 @@ async def test_calls_may_be_made_together(real_server: RealServer, way: Way) -> 
 
 def run_until_asked(*arguments: str | Path) -> None:
     """Run a host until it is asked, and kill it there."""
-    command = [sys.executable, "-m", "tests.hosts.http.host_process", *map(str, arguments)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with Program("-m", "tests.hosts.http.host_process", *arguments, text=True) as process:
         try:
             assert process.stdout.readline() == "asked\n"
         finally:
