@@ -27,6 +27,7 @@ import tempfile
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -59,9 +60,6 @@ IMPORTED: Final = (
     "mcp_tasks_client.tasks_2025_11_25",
     "sqlite3",
 )
-
-_LONGEST: Final = 1 << 20
-"""Bytes of an order, which has a program's arguments and environment."""
 
 
 class Program:
@@ -99,7 +97,6 @@ class Program:
         self._line.connect(_address())
         errors = 2 if stderr is None else stderr.fileno()
         message = json.dumps(order).encode()
-        assert len(message) < _LONGEST
         socket.send_fds(self._line, [len(message).to_bytes(4)], [its_input, its_output, errors])
         self._line.sendall(message)
         os.close(its_input)
@@ -232,17 +229,18 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
 
 
 def _take_order(line: socket.socket) -> tuple[Mapping[str, Any], list[int]]:
-    if not _imported:
-        for name in IMPORTED:
-            _imported.append(importlib.import_module(name))
-        gc.collect()
-        gc.freeze()  # or the first look for garbage would copy all of it for each program
+    _import_all()
     size, files, _, _ = socket.recv_fds(line, 4, 3)
     order: Mapping[str, Any] = json.loads(_receive(line, int.from_bytes(size)))
     return order, files
 
 
-_imported: Final[list[types.ModuleType]] = []
+@cache
+def _import_all() -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or the first look for garbage would copy all of it for each program
 
 
 def _become(files: list[int], lines: Iterable[socket.socket]) -> None:
