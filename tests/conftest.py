@@ -89,8 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays to the end, and need not be looked at each time garbage is looked for."""
-    gc.collect()
+    """What there is by now stays to the end, and need not be looked at each time garbage is looked for."""
     gc.freeze()
     gc.enable()
 

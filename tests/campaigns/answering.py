@@ -2,7 +2,7 @@
 
 It answers each question once, some seconds after it was asked, or never. The question decides which, so that
 two of these processes answer it at the same moment. Each answer has words of its own. The process prints
-``ready``, writes down what it gets to know, and ends when its standard input closes.
+``ready``, writes down what it gets to know, and goes on until it is killed.
 """
 
 from __future__ import annotations

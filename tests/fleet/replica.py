@@ -2,7 +2,7 @@
 
 ``python -m tests.fleet.replica DSN SCHEMA URL HOST adopt [LEASE]`` adopts calls and sees them through, on a
 lease of so many seconds, until SIGTERM; ``… HOST call KEY TOKEN`` calls a tool under a key. It says what it
-does, a line for each. It ends by itself when its standard input closes.
+does, a line for each.
 """
 
 from __future__ import annotations

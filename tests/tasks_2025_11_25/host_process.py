@@ -1,7 +1,7 @@
 """A host at a server of 2025-11-25, in a process of its own, for the tests to kill where it says so.
 
 Usage: ``host_process.py URL JOURNAL STOP TOOL``. Prints ``reached`` at the point, and then does nothing until
-it is killed. It ends by itself when its stdin closes.
+it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A replica, on a host of its own as far as others can tell: it adopts calls, and answers what they ask.
 
 ``python -m tests.campaigns.fleet.host URL DSN LOG LIFE``. It prints ``ready``, writes down what it gets to
-know, hands over what it has at SIGTERM, and ends when its standard input closes.
+know, and hands over what it has at SIGTERM, upon which it ends.
 """
 
 from __future__ import annotations

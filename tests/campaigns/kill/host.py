@@ -1,7 +1,7 @@
 """A host in a process of its own, to be killed: it stops at a named point and says so.
 
 ``python -m tests.campaigns.kill.host URL JOURNAL STOP`` prints a line when it has reached the point, and then
-does nothing until it is killed. It ends by itself when its standard input closes.
+does nothing until it is killed.
 """
 
 from __future__ import annotations

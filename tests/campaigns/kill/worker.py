@@ -1,6 +1,6 @@
 """A worker in a process of its own, to be killed: it adopts calls, sees them through, and says so.
 
-``python -m tests.campaigns.kill.worker URL JOURNAL LIMIT``. It ends by itself when its standard input closes.
+``python -m tests.campaigns.kill.worker URL JOURNAL LIMIT`` goes on until it is killed.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ tasks through, or each through an ``mcp.Client``, an extension and a journal obj
 is, a ``TasksClient`` resumes what others left.
 
 Run as a module with a :class:`Part` as JSON. It prints ``ready`` before it opens its client, then the kind
-of each line of its log, and ends when its stdin closes. Unless it is the last one it goes on until it is
-killed.
+of each line of its log. Unless it is the last one it goes on until it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker in a process of its own: it adopts calls, sees them through, and leaves every question to others.
 
 ``python -m tests.campaigns.workers.host THROUGH URL JOURNAL LOG LIFE``. It prints ``ready``, writes down what
-it gets to know, and ends when its standard input closes.
+it gets to know, and goes on until it is killed.
 
 Only a ``TasksClient`` adopts. ``TasksHttpTransport``, ``TasksTransport`` and ``TasksExtension`` cannot: each
 sees the calls through that its host makes over it, and there is no request that the result of another call
