@@ -65,8 +65,8 @@ IMPORTED: Final = (
 class Program:
     """A program that runs, as ``subprocess.Popen`` shows one.
 
-    Its standard input and output are pipes. It is killed if this process ends before it. One thread at a time
-    may wait for it.
+    Its standard input and output are pipes. It is killed if this process ends before it, or drops this
+    object. One thread at a time may wait for it.
 
     Args:
         command: What follows ``python``: ``-m`` and a module, ``-c`` and a source, or a script; arguments.
@@ -186,7 +186,7 @@ def _address() -> str:
 
 
 def serve(listener: socket.socket) -> Mapping[str, Any] | None:
-    """Fork for each order that comes, until standard input ends.
+    """Fork for each order that comes, until standard input ends, which ends all programs.
 
     Returns:
         The order, in the process that is to carry it out; ``None`` at the end.
@@ -203,6 +203,8 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
         while True:
             for key, _ in ready.select():
                 if key.fileobj is sys.stdin:
+                    for pid in lines:
+                        os.kill(pid, signal.SIGKILL)
                     return None
                 if key.fileobj is signals:
                     signals.recv(4096)

@@ -52,7 +52,8 @@ def test_the_end_of_a_program_is_told_as_subprocess_does() -> None:
 def test_a_program_ends_with_the_process_that_started_it() -> None:
     starts = """
 from tests._forked import Program
-print(Program("-c", "import time; time.sleep(60)").pid, flush=True)
+program = Program("-c", "import time; time.sleep(60)")
+print(program.pid, flush=True)
 input()
 """
     with subprocess.Popen(
