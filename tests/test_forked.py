@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ._forked import ROOT, Program
+from ._forked import ADDRESS, ROOT, Program
 
 TELLS = """
 import json, os, sys
@@ -49,7 +49,12 @@ def test_the_end_of_a_program_is_told_as_subprocess_does() -> None:
         assert killed.wait(10) == -signal.SIGKILL
 
 
-def test_a_program_ends_with_the_process_that_started_it() -> None:
+@pytest.mark.parametrize("shares", [True, False], ids=["all are forked from one", "it forks from its own"])
+def test_a_program_ends_with_the_process_that_started_it(
+    shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shares:
+        monkeypatch.delenv(ADDRESS, raising=False)
     starts = """
 from tests._forked import Program
 program = Program("-c", "import time; time.sleep(60)")
