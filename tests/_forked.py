@@ -2,7 +2,11 @@
 
 Hundreds of processes belong to a run of the tests. Most would spend nearly all of their time on importing
 the same packages. So one process imports those for all, opens nothing, and is forked for each program:
-``python -m tests._forked``. It ends with the process that started it.
+``python -m tests._forked``. It ends with the process that started it. For programs of another interpreter
+it starts such a process there.
+
+``python -I -S tests/_forked.py ADDRESS PROGRAM ...`` runs a program with its own standard streams,
+for whoever starts commands.
 
 A program is run as Python runs it: as ``__main__``, with its own arguments, folder and environment, and to
 the interpreter's end. What is about the start of a process (the cost of an import, an example, a page) has
@@ -25,13 +29,13 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, NoReturn, Self
 
-__all__ = ["Program", "fork_for_all"]
+__all__ = ["Program", "command_of", "fork_for_all"]
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -39,14 +43,6 @@ ADDRESS: Final = "MCP_TASKS_FORKS_AT"
 """The variable that says where the process listens, for all that are started later."""
 
 IMPORTED: Final = (
-    "tests.campaigns.fleet.host",
-    "tests.campaigns.torture.host",
-    "tests.campaigns.torture.server",
-    "tests.campaigns.storm.host",
-    "tests.crossings.host",
-    "tests.fleet.replica",
-    "tests.servers.fastmcp_server",
-    # What those import on use. It would take most of their time.
     "aiohttp",
     "anyio._backends._asyncio",
     "anyio._backends._trio",
@@ -60,6 +56,21 @@ IMPORTED: Final = (
     "mcp_tasks_client.tasks_2025_11_25",
     "sqlite3",
 )
+"""What the programs import on use. It would take most of their time."""
+
+PROGRAMS: Final = {
+    "1": ("tests.servers.legacy_python", "tests.servers.sdk_1_clients", "tests.servers.sdk_1_host"),
+    "2": (
+        "tests.campaigns.fleet.host",
+        "tests.campaigns.torture.host",
+        "tests.campaigns.torture.server",
+        "tests.campaigns.storm.host",
+        "tests.crossings.host",
+        "tests.fleet.replica",
+        "tests.servers.fastmcp_server",
+    ),
+}
+"""The programs, by the version of the SDK that they are for."""
 
 
 class Program:
@@ -70,6 +81,7 @@ class Program:
 
     Args:
         command: What follows ``python``: ``-m`` and a module, ``-c`` and a source, or a script; arguments.
+        interpreter: The Python that runs it.
         cwd: The folder that it runs in; ours if ``None``.
         stderr: Where it writes its errors; where we write ours if ``None``.
         text: Its pipes carry text. Otherwise bytes.
@@ -81,27 +93,22 @@ class Program:
     def __init__(
         self,
         *command: object,
+        interpreter: str | Path = sys.executable,
         cwd: Path | None = None,
         stderr: IO[bytes] | None = None,
         text: bool = False,
     ) -> None:
-        order = {"command": [*map(str, command)], "cwd": str(cwd or Path.cwd()), "env": {**os.environ}}
         mode = "" if text else "b"
         its_input, our_output = os.pipe()
         our_input, its_output = os.pipe()
-        self.args = order["command"]
+        self.args = [*map(str, command)]
         self.stdin: IO[Any] = os.fdopen(our_output, f"w{mode}")
         self.stdout: IO[Any] = os.fdopen(our_input, f"r{mode}")
         self.returncode: int | None = None
-        self._line = socket.socket(socket.AF_UNIX)
-        self._line.connect(_address())
-        errors = 2 if stderr is None else stderr.fileno()
-        message = json.dumps(order).encode()
-        socket.send_fds(self._line, [len(message).to_bytes(4)], [its_input, its_output, errors])
-        self._line.sendall(message)
+        streams = [its_input, its_output, 2 if stderr is None else stderr.fileno()]
+        self._line, self.pid = _order(_address(interpreter), self.args, streams, cwd or Path.cwd())
         os.close(its_input)
         os.close(its_output)
-        self.pid = int.from_bytes(_receive(self._line, 4))
 
     def poll(self) -> int | None:
         """How it ended; ``None`` while it runs."""
@@ -151,24 +158,51 @@ def _receive(line: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
+def _order(
+    address: str, command: Sequence[str], streams: Sequence[int], cwd: Path
+) -> tuple[socket.socket, int]:
+    """Have a program started. Gives the line to its end, which also ends it, and its process ID."""
+    order = {"command": command, "cwd": str(cwd), "env": {**os.environ}}
+    line = _connect(address)
+    _send(line, order, streams)
+    return line, int.from_bytes(_receive(line, 4))
+
+
+def _connect(address: str) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(address)
+    return line
+
+
+def _send(line: socket.socket, message: Any, files: Sequence[int] = ()) -> None:
+    data = json.dumps(message).encode()
+    socket.send_fds(line, [len(data).to_bytes(4)], files)
+    line.sendall(data)
+
+
+def command_of(*command: object, interpreter: str | Path = sys.executable) -> list[str]:
+    """A command that runs a program as one of the forked, for whoever starts commands.
+
+    Its standard streams are those of the command. It is killed if the command is, and ends it.
+    """
+    return [sys.executable, "-I", "-S", __file__, _address(interpreter), *map(str, command)]
+
+
 def fork_for_all() -> None:
     """Start the process that is forked, for this process and all that it starts later.
 
     It imports nothing before the first program is to run.
     """
     folder = tempfile.TemporaryDirectory(prefix="mcp-tasks-forks-")
-    address = f"{folder.name}/socket"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen(1000)
+    os.environ[ADDRESS] = f"{folder.name}/socket"
+    with _listener(os.environ[ADDRESS]) as listener:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(listener.fileno())],
+            _command(sys.executable, listener),
             cwd=ROOT,
             stdin=subprocess.PIPE,  # its end tells the process that we are gone
             pass_fds=[listener.fileno()],
             start_new_session=True,  # a Ctrl-C in the terminal is for pytest alone
         )
-    os.environ[ADDRESS] = address
 
     @atexit.register
     def end() -> None:
@@ -176,10 +210,27 @@ def fork_for_all() -> None:
         folder.cleanup()
 
 
-def _address() -> str:
+def _listener(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(1000)
+    return listener
+
+
+def _command(interpreter: str, listener: socket.socket) -> list[str]:
+    return [interpreter, "-m", "tests._forked", str(listener.fileno())]
+
+
+def _address(interpreter: str | Path) -> str:
     if ADDRESS not in os.environ:
         fork_for_all()
-    return os.environ[ADDRESS]
+    if str(interpreter) == sys.executable:
+        return os.environ[ADDRESS]
+    with _connect(os.environ[ADDRESS]) as line:
+        _send(line, {"interpreter": str(interpreter)})
+        address = json.loads(_receive(line, int.from_bytes(_receive(line, 4))))
+    assert isinstance(address, str)
+    return address
 
 
 # ── the process that is forked ──
@@ -197,6 +248,7 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
     signal.set_wakeup_fd(waker.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
     lines: dict[int, socket.socket] = {}
+    elsewhere: dict[str, str] = {}
     with selectors.DefaultSelector() as ready, listener, signals, waker:
         for source in (sys.stdin, listener, signals):
             ready.register(source, selectors.EVENT_READ)
@@ -214,7 +266,16 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
                         line.close()
                 elif key.fileobj is listener:
                     line, _ = listener.accept()
-                    order, files = _take_order(line)
+                    try:
+                        order, files = _take_order(line)
+                    except (RuntimeError, ValueError):  # whoever ordered it was killed meanwhile
+                        line.close()
+                        continue
+                    if "interpreter" in order:
+                        with line:
+                            _send(line, _fork_elsewhere(order["interpreter"], elsewhere))
+                        continue
+                    _import_all()
                     pid = os.fork()
                     if not pid:
                         _become(files, lines.values())
@@ -222,7 +283,8 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
                         return order
                     for file in files:
                         os.close(file)
-                    line.sendall(pid.to_bytes(4))
+                    with suppress(BrokenPipeError):  # the same; the end of the line is read next
+                        line.sendall(pid.to_bytes(4))
                     lines[pid] = line
                     ready.register(line, selectors.EVENT_READ, pid)
                 elif key.data in lines:  # which says nothing more: whoever ordered it has ended
@@ -231,15 +293,27 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
 
 
 def _take_order(line: socket.socket) -> tuple[Mapping[str, Any], list[int]]:
-    _import_all()
     size, files, _, _ = socket.recv_fds(line, 4, 3)
     order: Mapping[str, Any] = json.loads(_receive(line, int.from_bytes(size)))
     return order, files
 
 
+def _fork_elsewhere(interpreter: str, started: dict[str, str]) -> str:
+    """Where another interpreter's process listens, which shares our standard input."""
+    if interpreter not in started:
+        address = f"{os.environ[ADDRESS]}-{len(started)}"
+        with _listener(address) as listener:
+            listener.set_inheritable(True)
+            os.posix_spawn(interpreter, _command(interpreter, listener), os.environ)
+        started[interpreter] = address
+    return started[interpreter]
+
+
 @cache
 def _import_all() -> None:
-    for name in IMPORTED:
+    from importlib.metadata import version  # which takes longer than all that is imported above
+
+    for name in (*IMPORTED, *PROGRAMS[version("mcp").partition(".")[0]]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or the first look for garbage would copy all of it for each program
@@ -252,6 +326,10 @@ def _become(files: list[int], lines: Iterable[socket.socket]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # The objects that Python made for the streams know of the files that were there then.
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     for line in lines:
         line.close()
 
@@ -262,6 +340,8 @@ def _tell_who_has_ended(lines: dict[int, socket.socket]) -> Iterator[socket.sock
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
+            if pid not in lines:  # the process of another interpreter
+                continue
             line = lines.pop(pid)
             with suppress(OSError):  # nobody waits for it any more
                 line.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, signed=True))
@@ -289,7 +369,15 @@ def carry_out(command: list[str], cwd: str, env: Mapping[str, str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def run_here(address: str, *command: str) -> NoReturn:
+    """Run a program with our standard streams, and end as it ends."""
+    line, _ = _order(address, command, [0, 1, 2], Path.cwd())
+    os._exit(int.from_bytes(_receive(line, 4), signed=True) & 0xFF)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        run_here(*sys.argv[1:])
     ordered = serve(socket.socket(fileno=int(sys.argv[1])))
     if ordered is not None:
         carry_out(**ordered)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import pytest
 
+from ._forked import command_of
 from ._legacy_installs import NODE_SERVER, NotInstalled, node_modules, python_with_legacy_sdk
 from .real_server import fetch, listening
 
@@ -91,7 +92,10 @@ class LegacyProgram:
 
     def stdio(self, *options: str) -> list[str]:
         """The command of a server that speaks over stdin and stdout."""
-        return [self.interpreter, str(self.script), *self.options, *options, "stdio"]
+        command = [self.script, *self.options, *options, "stdio"]
+        if self.script.suffix == ".py":
+            return command_of(*command, interpreter=self.interpreter)
+        return [self.interpreter, *map(str, command)]
 
     @contextmanager
     def listening(self, log: Path, *options: str) -> Iterator[LegacyServer]:

@@ -64,6 +64,7 @@ class PostgresServer:
     def started(cls) -> PostgresServer:
         """A new one."""
         folder = Path(tempfile.mkdtemp(prefix="mcp-postgres-"))  # a short path, as sockets need
+        (folder / "users").touch()
         users = _take_part(folder)
         assert users is not None
         with (folder / "log").open("wb") as log:
@@ -108,7 +109,7 @@ def _take_part(folder: Path) -> IO[bytes] | None:
     import fcntl  # not on Windows
 
     try:
-        users = (folder / "users").open("wb")
+        users = (folder / "users").open("r+b")  # never made anew: the keeper may just remove all
         fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return None

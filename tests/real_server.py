@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ def running_server(log: Path, *options: str) -> Iterator[RealServer]:
 
 @contextmanager
 def listening(
-    script: Path, log: Path, *options: str, interpreter: str | Path | None = None
+    script: Path, log: Path, *options: str, interpreter: str | Path = sys.executable
 ) -> Iterator[tuple[str, int]]:
     """A script in a process of its own that says where it listens; gives its URL and process ID.
 
@@ -116,12 +117,12 @@ def listening(
         script: In whatever language.
         log: What the server writes as errors.
         options: The script's.
-        interpreter: What runs it; ours if ``None``.
+        interpreter: What runs it.
     """
 
     def start(stderr: IO[bytes]) -> Program | subprocess.Popen[bytes]:
-        if interpreter is None:
-            return Program(script, *options, stderr=stderr)
+        if script.suffix == ".py":
+            return Program(script, *options, interpreter=interpreter, stderr=stderr)
         return subprocess.Popen(
             [str(interpreter), str(script), *options],
             stdin=subprocess.PIPE,  # its end tells the server that we are gone

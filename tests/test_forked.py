@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ._forked import ADDRESS, ROOT, Program
+from ._forked import ADDRESS, ROOT, Program, command_of
+from ._legacy_installs import python_with_legacy_sdk
+from .legacy_servers import installed
 
 TELLS = """
 import json, os, sys
@@ -34,6 +38,49 @@ def test_a_program_has_its_arguments_folder_environment_and_input(
         told = json.loads(program.stdout.read())
     assert program.returncode == 0
     assert told == ["__main__", ["one", "2"], str(tmp_path), "once", "given"]
+
+
+def test_a_program_of_another_interpreter_has_what_is_installed_there(tmp_path: Path) -> None:
+    python = installed(python_with_legacy_sdk)
+    script = tmp_path / "tells.py"
+    script.write_text("import sys, importlib.metadata as m; print(sys.executable, m.version('mcp'))")
+    for interpreter, at_least, below in ((python, "1.", "2."), (Path(sys.executable), "2.", "3.")):
+        with Program(script, interpreter=interpreter, text=True) as program:
+            executable, version = program.stdout.read().split()
+        assert executable == str(interpreter)
+        assert at_least <= version < below
+
+
+def test_a_command_that_others_start_has_its_streams_and_ends_as_the_program_does() -> None:
+    source = """
+import io, sys
+out = io.TextIOWrapper(sys.stdout.buffer)  # as the SDK's server over stdio does
+print(sys.argv, file=out, flush=True)
+sys.stderr.write(input()[::-1])
+sys.exit(3)
+"""
+    done = subprocess.run(
+        command_of("-c", source, "one", "two"), input="given\n", capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("['-c', 'one', 'two']\n", "nevig", 3)
+
+
+def test_a_program_ends_with_the_command_that_others_started() -> None:
+    source = "import os; print(os.getpid(), flush=True); input()"
+    with subprocess.Popen(command_of("-c", source), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert pid != process.pid
+        process.kill()
+    until_ended(pid)
+
+
+def test_whoever_is_killed_while_it_orders_costs_the_others_nothing() -> None:
+    for said in (b"", b"\0\0"):
+        with Program("-c", "print('ready')") as program, socket.socket(socket.AF_UNIX) as line:
+            assert program.stdout.read() == b"ready\n"
+            line.connect(os.environ[ADDRESS])
+            line.sendall(said)
 
 
 def test_the_end_of_a_program_is_told_as_subprocess_does() -> None:
@@ -68,6 +115,10 @@ input()
         pid = int(process.stdout.readline())
         assert psutil.pid_exists(pid)
         process.kill()
+    until_ended(pid)
+
+
+def until_ended(pid: int) -> None:
     deadline = time.monotonic() + 10
     while psutil.pid_exists(pid):
         assert time.monotonic() < deadline

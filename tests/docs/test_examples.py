@@ -31,6 +31,7 @@ from mcp_tasks_client.testing import (
     work,
 )
 
+from .._forked import Program
 from ..engine.other_process import OnDisk
 from ..testing.asking import serve
 from .browser import MISSING, Browser, browser, wait_for
@@ -220,12 +221,11 @@ def test_an_order_survives_the_death_of_the_service_that_is_started_again(servic
 
 
 @contextmanager
-def instance(machine: str, journal: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
+def instance(machine: str, journal: Path) -> Iterator[tuple[httpx.Client, Program]]:
     """One instance of the web service, which nobody starts again."""
     port = unused_port()
-    command = [sys.executable, str(EXAMPLES / "web_service.py"), "serve", machine, str(journal), str(port)]
     with (
-        subprocess.Popen(command) as process,
+        Program(EXAMPLES / "web_service.py", "serve", machine, journal, port) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http,
     ):
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,6 +163,7 @@ SCENARIOS = {scenario.__name__: scenario for scenario in (calls_tools, cancels, 
 
 
 async def main(name: str, server: str) -> None:
+    warnings.filterwarnings("error", category=UserWarning)
     with anyio.fail_after(LIMIT_S):
         print(json.dumps(await SCENARIOS[name](json.loads(server))))
 

@@ -9,7 +9,6 @@ import base64
 import copy
 import itertools
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Literal, TypeAlias
@@ -37,6 +36,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 
+from .._forked import command_of
 from .._versions import SDK_STARTS_COMMANDS
 from ..strict_server import SCRIPT, StrictProcess
 from .strict_log import Entry
@@ -718,7 +718,11 @@ class Impatient(ClientExtension):
                 return mcp_types.CallToolResult.model_validate(task.result)
 
 
-STDIO = StdioServerParameters(command=sys.executable, args=[str(SCRIPT), "stdio"])
+def stdio() -> StdioServerParameters:
+    command, *arguments = command_of(SCRIPT, "stdio")
+    return StdioServerParameters(command=command, args=arguments)
+
+
 takes_commands = pytest.mark.skipif(
     not SDK_STARTS_COMMANDS, reason="before 2.1 the SDK's client takes no command"
 )
@@ -729,7 +733,7 @@ over_sdk_transports = pytest.mark.parametrize(
 
 @asynccontextmanager
 async def sdk_client(transport: str, extension: ClientExtension) -> AsyncIterator[Client]:
-    server = STDIO if transport == "stdio" else build_server()
+    server = stdio() if transport == "stdio" else build_server()
     with anyio.fail_after(60):
         async with Client(server, extensions=[extension], elicitation_callback=elicit) as client:
             yield client

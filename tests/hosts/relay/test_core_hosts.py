@@ -6,7 +6,7 @@ What every way in has in common, ``tests/test_ways_in.py`` shows.
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksTransport
+from tests._forked import Program, command_of
 from tests._host import Host
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
@@ -137,11 +138,9 @@ def address(request: pytest.FixtureRequest) -> Any:
 
 
 async def play(host_on_1: Path, scenario: str, address: Any) -> Any:
-    options = [scenario, json.dumps(address), "asyncio"]
+    program = [HOST_ON_1, scenario, json.dumps(address), "asyncio"]
     with anyio.fail_after(LIMIT_S):
-        done = await anyio.run_process(
-            [str(host_on_1), "-W", "error::UserWarning", str(HOST_ON_1), *options], check=False
-        )
+        done = await anyio.run_process(command_of(*program, interpreter=host_on_1), check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
@@ -191,19 +190,18 @@ async def test_what_a_killed_session_on_1_leaves_is_resumed_by_url(
 ) -> None:
     host, journal = Host(), tmp_path / "journal.sqlite3"
     where = json.dumps([legacy_server.url, str(journal)])
-    command = [str(host_on_1), str(HOST_ON_1), "dies", where, "asyncio"]
+    program = [HOST_ON_1, "dies", where, "asyncio"]
     with anyio.fail_after(LIMIT_S):
-        await anyio.to_thread.run_sync(run_and_kill, command)
+        await anyio.to_thread.run_sync(run_and_kill, host_on_1, program)
         async with TasksClient(legacy_server.url, journal=journal, elicitation=host.elicit) as client:
             (handle,) = await client.resume()
             assert text(await handle.result()) == "Hello, Ada"
     assert host.asked == [NAME]
 
 
-def run_and_kill(command: list[str]) -> None:
-    """Run a process until it says that it has reached its point; kill it there."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+def run_and_kill(interpreter: Path, program: Sequence[object]) -> None:
+    """Run a program until it says that it has reached its point; kill it there."""
+    with Program(*program, interpreter=interpreter, text=True) as process:
         try:
             assert process.stdout.readline().strip() == "reached"
         finally:
