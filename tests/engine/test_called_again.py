@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import anyio
@@ -29,8 +30,8 @@ from tests.engine.world import LOST, TASK, Asked, World
 pytestmark = pytest.mark.anyio
 
 KEY = "order-42"
-CALLED_S = 0.3
-"""Of real time: within so many seconds the first call has been made, also on a busy machine."""
+CALLED_S = 0.1
+"""Of real time: within so many seconds the first call has been made, unless the machine is busy."""
 AT_ONCE = {"resultType": "complete", **text_result("done")}
 
 
@@ -113,12 +114,22 @@ async def test_only_a_429_is_waited_for() -> None:
 # ── who goes away ─────────────────────────────────────────────────────────────────────────────
 
 
-async def stop_waiting(world: World, client: TasksClient, key: str | None) -> TaskHandle:
+async def time_out(world: World, client: TasksClient, key: str | None) -> WaitTimeoutError:
     """Call, and give up while the call waits for its slot."""
-    with pytest.raises(WaitTimeoutError) as raised:
-        await client.call_tool("tool", idempotency_key=key, timeout=CALLED_S)
-    assert called_at(world) == [0.0]
-    handle = raised.value.handle
+    timeout = CALLED_S
+    with anyio.fail_after(20):
+        while True:
+            with pytest.raises(WaitTimeoutError) as raised:
+                await client.call_tool("tool", idempotency_key=key, timeout=timeout)
+            if called_at(world):
+                assert called_at(world) == [0.0]
+                return raised.value
+            timeout *= 2
+
+
+async def stop_waiting(world: World, client: TasksClient, key: str | None) -> TaskHandle:
+    """The handle of a call that was given up while it waited for its slot."""
+    handle = (await time_out(world, client, key)).handle
     assert isinstance(handle, TaskHandle)
     return handle
 
@@ -132,10 +143,10 @@ async def test_whoever_waits_for_a_slot_can_see_why(
     begun = world.clock.time()
     with caplog.at_level("INFO", "mcp_tasks_client"):
         async with world.client(poll=patient()) as client:
-            with pytest.raises(WaitTimeoutError, match=r"not begun.*slow down") as raised:
-                await client.call_tool("tool", idempotency_key=key, timeout=CALLED_S)
+            error = await time_out(world, client, key)
+            assert re.search(r"not begun.*slow down", str(error))
             failure = LastFailure(message="slow down", count=1, since=begun)
-            assert raised.value.last_failure == failure
+            assert error.last_failure == failure
             if key is not None:
                 (record,) = await client.records()
                 assert (record.status, record.last_failure) == ("gathering", failure)
