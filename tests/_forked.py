@@ -35,7 +35,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Self
 
-__all__ = ["Program", "command_of", "fork_for_all"]
+__all__ = ["Program", "fork_for_all", "make_command"]
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -180,7 +180,7 @@ def _send(line: socket.socket, message: Any, files: Sequence[int] = ()) -> None:
     line.sendall(data)
 
 
-def command_of(*command: object, interpreter: str | Path = sys.executable) -> list[str]:
+def make_command(*command: object, interpreter: str | Path = sys.executable) -> list[str]:
     """A command that runs a program as one of the forked, for whoever starts commands.
 
     Its standard streams are those of the command. It is killed if the command is, and ends it.
@@ -195,9 +195,9 @@ def fork_for_all() -> None:
     """
     folder = tempfile.TemporaryDirectory(prefix="mcp-tasks-forks-")
     os.environ[ADDRESS] = f"{folder.name}/socket"
-    with _listener(os.environ[ADDRESS]) as listener:
+    with _listen(os.environ[ADDRESS]) as listener:
         process = subprocess.Popen(
-            _command(sys.executable, listener),
+            _make_server_command(sys.executable, listener),
             cwd=ROOT,
             stdin=subprocess.PIPE,  # its end tells the process that we are gone
             pass_fds=[listener.fileno()],
@@ -210,14 +210,14 @@ def fork_for_all() -> None:
         folder.cleanup()
 
 
-def _listener(address: str) -> socket.socket:
+def _listen(address: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(1000)
     return listener
 
 
-def _command(interpreter: str, listener: socket.socket) -> list[str]:
+def _make_server_command(interpreter: str, listener: socket.socket) -> list[str]:
     return [interpreter, "-m", "tests._forked", str(listener.fileno())]
 
 
@@ -283,7 +283,7 @@ def serve(listener: socket.socket) -> Mapping[str, Any] | None:
                         return order
                     for file in files:
                         os.close(file)
-                    with suppress(BrokenPipeError):  # the same; the end of the line is read next
+                    with suppress(BrokenPipeError):  # killed meanwhile; the end of its line is read next
                         line.sendall(pid.to_bytes(4))
                     lines[pid] = line
                     ready.register(line, selectors.EVENT_READ, pid)
@@ -302,9 +302,9 @@ def _fork_elsewhere(interpreter: str, started: dict[str, str]) -> str:
     """Where another interpreter's process listens, which shares our standard input."""
     if interpreter not in started:
         address = f"{os.environ[ADDRESS]}-{len(started)}"
-        with _listener(address) as listener:
+        with _listen(address) as listener:
             listener.set_inheritable(True)
-            os.posix_spawn(interpreter, _command(interpreter, listener), os.environ)
+            os.posix_spawn(interpreter, _make_server_command(interpreter, listener), os.environ)
         started[interpreter] = address
     return started[interpreter]
 

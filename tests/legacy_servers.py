@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import pytest
 
-from ._forked import command_of
+from ._forked import make_command
 from ._legacy_installs import NODE_SERVER, NotInstalled, node_modules, python_with_legacy_sdk
 from .real_server import fetch, listening
 
@@ -94,7 +94,7 @@ class LegacyProgram:
         """The command of a server that speaks over stdin and stdout."""
         command = [self.script, *self.options, *options, "stdio"]
         if self.script.suffix == ".py":
-            return command_of(*command, interpreter=self.interpreter)
+            return make_command(*command, interpreter=self.interpreter)
         return [self.interpreter, *map(str, command)]
 
     @contextmanager

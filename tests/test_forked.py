@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ._forked import ADDRESS, ROOT, Program, command_of
+from ._forked import ADDRESS, ROOT, Program, make_command
 from ._legacy_installs import python_with_legacy_sdk
 from .legacy_servers import installed
 
@@ -60,14 +60,16 @@ sys.stderr.write(input()[::-1])
 sys.exit(3)
 """
     done = subprocess.run(
-        command_of("-c", source, "one", "two"), input="given\n", capture_output=True, text=True, check=False
+        make_command("-c", source, "one", "two"), input="given\n", capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == ("['-c', 'one', 'two']\n", "nevig", 3)
 
 
 def test_a_program_ends_with_the_command_that_others_started() -> None:
     source = "import os; print(os.getpid(), flush=True); input()"
-    with subprocess.Popen(command_of("-c", source), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        make_command("-c", source), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert pid != process.pid

@@ -36,7 +36,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 
-from .._forked import command_of
+from .._forked import make_command
 from .._versions import SDK_STARTS_COMMANDS
 from ..strict_server import SCRIPT, StrictProcess
 from .strict_log import Entry
@@ -719,7 +719,7 @@ class Impatient(ClientExtension):
 
 
 def stdio() -> StdioServerParameters:
-    command, *arguments = command_of(SCRIPT, "stdio")
+    command, *arguments = make_command(SCRIPT, "stdio")
     return StdioServerParameters(command=command, args=arguments)
 
 

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksTransport
-from tests._forked import Program, command_of
+from tests._forked import Program, make_command
 from tests._host import Host
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
@@ -140,7 +140,7 @@ def address(request: pytest.FixtureRequest) -> Any:
 async def play(host_on_1: Path, scenario: str, address: Any) -> Any:
     program = [HOST_ON_1, scenario, json.dumps(address), "asyncio"]
     with anyio.fail_after(LIMIT_S):
-        done = await anyio.run_process(command_of(*program, interpreter=host_on_1), check=False)
+        done = await anyio.run_process(make_command(*program, interpreter=host_on_1), check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 

@@ -17,7 +17,7 @@ from mcp.shared.message import ClientMessageMetadata
 
 from mcp_tasks_client import MemoryJournal, TasksExtension, TasksTransport
 from mcp_tasks_client.hosts.relay.messages import make_message
-from tests._forked import command_of
+from tests._forked import make_command
 from tests._host import Host as Person
 from tests._results import text
 from tests.hosts.http._host import CURRENT, QUICK, URL, Host, asking_server, recorded
@@ -46,7 +46,7 @@ async def test_who_is_given_to_the_transport_hears_each_change(real_server: Real
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_over_stdio_too() -> None:
     person, journal = Person(), MemoryJournal()
-    command, *arguments = command_of(STRICT, "stdio")
+    command, *arguments = make_command(STRICT, "stdio")
     parameters = StdioServerParameters(command=command, args=arguments)
     transport = TasksTransport(stdio_client(parameters), endpoint="strict", journal=journal)
     with anyio.fail_after(LIMIT_S):
