@@ -10,10 +10,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from .aio.clock import Clock, SystemClock
 from .blocking import BlockingInbox, BlockingTaskHandle, BlockingTasksClient
-from .callbacks import InputContext
 from .client import TasksClient
-from .engine.environment import Clock, Environment, SystemClock
+from .engine.environment import Environment
 from .engine.observer import Observer, Point
 from .errors import (
     AlreadyAnsweredError,
@@ -53,7 +53,8 @@ from .machine.record import Origin, Scope, TaskRecord
 from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
-from .question import Question
+from .questions.callbacks import InputContext
+from .questions.question import Question
 from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 
 if TYPE_CHECKING:

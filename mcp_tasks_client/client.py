@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
-from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from .aio.own_task import OwnTask
+from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption
 from .engine.cancellation import OnAbandon
 from .engine.endpoint import Endpoint
@@ -31,12 +32,11 @@ from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
 from .journal.sqlite.journal import choose_journal
 from .machine.record import Scope, TaskRecord
-from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .protocol import OLDER_VERSION
-from .question import Answer, Question, to_wire
+from .questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from .questions.question import Answer, Question, to_wire
 from .sessions.base import Session, ToolCall
-from .uncut import run_to_its_end
 
 if TYPE_CHECKING:
     import fastmcp
@@ -142,13 +142,13 @@ class TasksClient:
             policy = poll or PollPolicy()
             if isinstance(server, str):
                 # Imported on use, because it imports an HTTP library.
-                from .by_url import session_by_url
+                from .sessions.by_url.discovery import session_by_url
 
                 session = session_by_url(
                     server,
                     inputs,
                     policy,
-                    environment,
+                    environment.clock,
                     asks_version=protocol is None,
                     older={
                         "receive": receive,

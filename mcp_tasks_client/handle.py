@@ -16,7 +16,7 @@ from .machine.record import TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .protocol.text import quote, shorten
-from .question import Answer, Question, record_of, to_wire
+from .questions.question import Answer, Question, record_of, to_wire
 
 __all__ = ["TaskHandle", "TaskReference", "detached"]
 

@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 from typing import Self
 
+from .aio.uncut import run_to_its_end
 from .engine.call_store import CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
@@ -17,8 +18,7 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .question import CANCEL, Answer, Question, read_questions, record_of, to_wire
-from .uncut import run_to_its_end
+from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire
 
 __all__ = ["Inbox"]
 

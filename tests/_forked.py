@@ -53,7 +53,7 @@ IMPORTED: Final = (
     "jsonschema_rs",
     "mcp.client.streamable_http",
     "mcp_tasks_client.journal.sqlite.journal",
-    "mcp_tasks_client.tasks_2025_11_25",
+    "mcp_tasks_client.sessions.v2025",
     "sqlite3",
 )
 """What the programs import on use. It would take most of their time."""

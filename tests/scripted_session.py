@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 from mcp_types import Tool
 
-from mcp_tasks_client.engine.environment import Clock
+from mcp_tasks_client.aio.clock import Clock
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created, read_call_reply

@@ -38,11 +38,11 @@ from mcp_types import (
     ToolUseContent,
 )
 
-from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
-from mcp_tasks_client.host_code import was_cancelled_from_inside
+from mcp_tasks_client.aio.host_code import was_cancelled_from_inside
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
 
 from ._requirements import requirement
 

@@ -40,7 +40,7 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
-from tests.tasks_2025_11_25.wire import Wire, as_app, refusal
+from tests.sessions.v2025.wire import Wire, as_app, refusal
 from tests.testing.asking import serve_app
 
 pytestmark = pytest.mark.anyio

@@ -43,7 +43,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import LastFailure, Observing
 from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.question import Question
+from mcp_tasks_client.questions.question import Question
 
 RECORD = TaskRecord(
     record_id="r",

@@ -22,18 +22,17 @@ from .real_server import RealServer
 
 ROOT: Final = Path(mcp_tasks_client.__file__).parent
 PACKAGE: Final = "mcp_tasks_client"
-OLDER: Final = "tasks_2025_11_25"
+OLDER: Final = "sessions.v2025"
 
 FLOORS: Final = (
-    ("policy", "uncut", "protocol", "own_task"),
+    ("policy", "aio", "protocol"),
     ("machine",),
     ("errors",),
-    ("host_code", "journal"),
-    ("answers", "question", "callbacks"),
+    ("journal",),
+    ("questions",),
     ("sessions",),
     ("engine",),
-    (OLDER,),
-    ("by_url", "handle"),
+    ("handle",),
     ("hosts",),
     ("client", "inbox"),
     ("blocking", "testing"),
@@ -176,7 +175,7 @@ def test_nothing_imports_the_older_generation_but_one_late_import() -> None:
         for one in imports
         if one.ours and one.name.startswith(OLDER)
     }
-    assert importing == {("by_url", True)}
+    assert importing == {("sessions.by_url.discovery", True)}
 
 
 def test_the_relay_is_loaded_for_its_public_name_only() -> None:
@@ -194,9 +193,9 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
     speaking = {
         path.relative_to(ROOT).as_posix(): len(found)
         for path in ROOT.rglob("*.py")
-        if not {OLDER, "relay"} & {*path.parts} and (found := re.findall(r"2025.?11.?25", path.read_text()))
+        if not {"v2025", "relay"} & {*path.parts} and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
-    said = {"by_url.py": "the late import", "protocol/__init__.py": "its name", "client.py": "an option"}
+    said = {"protocol/__init__.py": "its name", "client.py": "an option"}
     assert speaking.keys() == said.keys()
 
 

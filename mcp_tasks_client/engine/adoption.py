@@ -15,14 +15,14 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
+from ..aio.signal import Signal, make_signal
+from ..aio.uncut import in_loop, run_to_its_end
 from ..errors import InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
 from ..machine.states import questions_of
-from ..uncut import in_loop, run_to_its_end
 from .endpoint import Endpoint
 from .environment import LEASE_S
 from .live_call import LiveCall, Theirs
-from .signal import Signal, make_signal
 
 __all__ = ["Adoption"]
 

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 
+from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..journal.base import Instruction, Taken
 from ..journal.guarded import GuardedJournal
@@ -44,9 +45,8 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..question import CANCEL, answer_instruction, asked_under, leave_answer
+from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
 from ..sessions.base import ToolCall
-from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
@@ -263,7 +263,7 @@ class CallStore:
         """Leave an answer for whoever drives a call.
 
         Raises:
-            TasksClientError: As from :func:`mcp_tasks_client.question.leave_answer`.
+            TasksClientError: As from :func:`mcp_tasks_client.questions.question.leave_answer`.
         """
         now = self._clock.time()
         await self._observed(None, INSTRUCT, leave_answer, self.journal, record, name, answer, now)

@@ -13,15 +13,15 @@ from typing import Literal, TypeAlias
 
 import anyio
 
+from ..aio.clock import Clock
 from ..errors import DrivenElsewhereError, JournalError, SessionError, TasksClientError
 from ..journal.base import Instruction
 from ..machine.actions import SendCancel
 from ..machine.events import CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Observing
-from ..question import CANCEL
+from ..questions.question import CANCEL
 from .call_store import CallStore
-from .environment import Clock
 from .live_call import LiveCall
 from .requests import Requests
 

@@ -13,19 +13,19 @@ import anyio
 import anyio.lowlevel
 from mcp_types import CallToolResult
 
-from ..answers import NoAnswerError, check_answer
-from ..callbacks import Inputs
+from ..aio.host_code import was_cancelled_from_inside
+from ..aio.uncut import run_to_its_end
 from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
-from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling, questions_of
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..question import Question, check_open, open_questions, read_questions, record_of
+from ..questions.answers import NoAnswerError, check_answer
+from ..questions.callbacks import Inputs
+from ..questions.question import Question, check_open, open_questions, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
-from ..uncut import run_to_its_end
 from .call_store import BATCH
 from .engine import Engine
 from .idempotency import Idempotency, OnUnknown, check_repeatable

@@ -20,12 +20,12 @@ from typing import Any, Self, TypeAlias
 
 import anyio
 
+from ..aio.own_task import OwnTasks
+from ..aio.uncut import run_to_its_end
 from ..errors import JournalError, TasksClientError
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
-from ..own_task import OwnTasks
 from ..policy import PollPolicy
-from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment

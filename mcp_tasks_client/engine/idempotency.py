@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import anyio
 
+from ..aio.uncut import run_to_its_end
 from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
 from ..machine.actions import SendCall
 from ..machine.events import CallAgain, CallLost, CallRefused
@@ -14,7 +15,6 @@ from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering, OutcomeUnknown, State
 from ..protocol.text import digest
 from ..sessions.base import ToolCall
-from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall, OvertakenError

@@ -10,13 +10,13 @@ import json
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from ..aio.clock import Clock
+from ..aio.uncut import in_loop
 from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
-from ..question import CANCEL, instructed_key
-from ..uncut import in_loop
+from ..questions.question import CANCEL, instructed_key
 from .call_store import CallStore
-from .environment import Clock
 from .live_call import LiveCall
 
 __all__ = ["Instructions"]

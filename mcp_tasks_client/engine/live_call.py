@@ -10,6 +10,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import anyio
 
+from ..aio.clock import Clock
+from ..aio.signal import Signal, make_signal
 from ..errors import JournalError, TasksClientError
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
@@ -20,8 +22,6 @@ from ..protocol.task import Task
 from ..protocol.text import name_tool
 from ..sessions.base import TaskRef, ToolCall
 from .call_log import log_park
-from .environment import Clock
-from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
 
 __all__ = [

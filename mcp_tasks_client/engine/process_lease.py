@@ -24,9 +24,10 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from ..aio.clock import Clock
+from ..aio.uncut import on_asyncio
 from ..journal.base import Journal, Lease
-from ..uncut import on_asyncio
-from .environment import Clock, Environment
+from .environment import Environment
 from .process import Process
 
 __all__ = ["ProcessLease"]

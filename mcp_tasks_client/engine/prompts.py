@@ -14,9 +14,9 @@ from typing import Final, Self
 
 import anyio
 
+from ..aio.uncut import is_being_cancelled
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
-from ..uncut import is_being_cancelled
 from .call_log import log_late_answer, log_left
 from .live_call import LiveCall
 from .requests import Requests

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from ..aio.own_task import OwnTasks
+from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, SessionError
 from ..machine.events import Event
 from ..machine.states import Observing
-from ..own_task import OwnTasks
 from ..sessions.base import Snapshot, TaskRef
-from ..uncut import run_to_its_end
 from .live_call import LiveCall
 from .requests import Requests
 

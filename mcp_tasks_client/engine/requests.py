@@ -10,10 +10,7 @@ from dataclasses import replace
 from mcp_types import URL_ELICITATION_REQUIRED
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from ..answers import NoAnswerError
-from ..callbacks import InputContext, Inputs
 from ..errors import SessionError, TaskFailedError
-from ..host_code import foreign_error
 from ..machine.actions import Ask, SendCall
 from ..machine.events import (
     AnswerReady,
@@ -45,7 +42,9 @@ from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
 from ..protocol.text import shorten
-from ..question import Question, TakesAnswers, asked_under, open_questions, question_id
+from ..questions.answers import NoAnswerError
+from ..questions.callbacks import InputContext, Inputs
+from ..questions.question import Question, TakesAnswers, asked_under, open_questions, question_id
 from ..sessions.base import (
     GATEWAY_STATUSES,
     INVALID_PARAMS,
@@ -54,7 +53,7 @@ from ..sessions.base import (
     Session,
     Snapshot,
 )
-from ..sessions.request_errors import TOO_MANY_REQUESTS
+from ..sessions.request_errors import TOO_MANY_REQUESTS, foreign_error
 from .call_log import log_question
 from .environment import Environment
 from .live_call import LiveCall

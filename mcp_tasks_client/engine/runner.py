@@ -30,13 +30,14 @@ from typing import Final, assert_never
 import anyio
 import anyio.lowlevel
 
+from ..aio.host_code import was_cancelled_from_inside
+from ..aio.uncut import is_being_cancelled, run_to_its_end
 from ..errors import (
     DrivenElsewhereError,
     InputUnansweredError,
     SessionError,
     TasksClientError,
 )
-from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
 from ..machine.actions import (
     Action,
@@ -63,8 +64,7 @@ from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.task import Task
 from ..protocol.text import quote
-from ..question import Question
-from ..uncut import is_being_cancelled, run_to_its_end
+from ..questions.question import Question
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment

@@ -16,11 +16,11 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import InputUnansweredError, OutcomeUnknownError, TasksClientError
-from ..host_code import foreign_error
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering
 from ..sessions.base import BeforeSend
+from ..sessions.request_errors import foreign_error
 
 __all__ = ["ToolCallAttempt", "lost_reply", "missing_arguments"]
 

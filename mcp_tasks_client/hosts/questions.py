@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..answers import NoAnswerError, check_answer
-from ..callbacks import InputContext, Inputs
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
+from ..questions.answers import NoAnswerError, check_answer
+from ..questions.callbacks import InputContext, Inputs
 from .host_call import ASKED_BY, can_be_asked
 
 __all__ = ["AskHost", "HostContext", "HostInputs", "read_answer"]

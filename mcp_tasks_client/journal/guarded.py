@@ -8,8 +8,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 
+from ..aio.host_code import was_cancelled_from_inside
 from ..errors import JournalError, TasksClientError
-from ..host_code import was_cancelled_from_inside
 from .base import Journal
 
 __all__ = ["GuardedJournal"]
@@ -72,7 +72,8 @@ class GuardedJournal(Journal):
     """Any journal, made safe to call from a task that may be cancelled.
 
     An exception of a foreign class becomes a :class:`JournalError`, since a journal is a plug-in and may
-    raise anything. Against cancellation the callers protect whole steps, see :mod:`mcp_tasks_client.uncut`.
+    raise anything. Against cancellation the callers protect whole steps, see
+    :mod:`mcp_tasks_client.aio.uncut`.
 
     Args:
         journal: The journal that does the work.

@@ -28,8 +28,8 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import anyio
 
+from ..aio.uncut import caller_of_loop, on_asyncio
 from ..errors import DrivenElsewhereError, JournalError
-from ..uncut import caller_of_loop, on_asyncio
 from .base import Lease, LeaseSource
 from .row import not_open
 

@@ -25,7 +25,7 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 
-__all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "UNDECIDED_STATUSES", "RequestErrors"]
+__all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "UNDECIDED_STATUSES", "RequestErrors", "foreign_error"]
 
 CREDENTIAL_STATUSES: Final = frozenset({401, 403})
 TOO_MANY_REQUESTS: Final = 429
@@ -250,3 +250,20 @@ def _forms(task_id: str) -> Iterator[str]:
     yield task_id
     with suppress(MalformedError):
         yield header_value(task_id)
+
+
+def foreign_error(method: str, cause: Exception, then: str) -> SessionError:
+    """What a session, an auth flow or a hook raised of its own, as a typed error.
+
+    Args:
+        method: The request that was to be sent.
+        cause: What was raised.
+        then: What to do once that is mended.
+    """
+    # Its text may quote a credential, and the journal keeps what is told here.
+    error = SessionError(
+        f"{method} could not be sent, since code of the host raised {type(cause).__name__}. The error's "
+        f"__cause__ says more. Mend that, then {then}."
+    )
+    error.__cause__ = cause
+    return error

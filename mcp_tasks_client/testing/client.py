@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..engine.environment import Clock, Environment, SystemClock
+from ..aio.clock import Clock, SystemClock
+from ..engine.environment import Environment
 from ..engine.observer import Observer
 from ..sessions.base import Session
 

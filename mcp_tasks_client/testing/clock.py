@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import anyio
 import anyio.lowlevel
 
-from ..engine.environment import Clock
-from ..engine.signal import Signal
+from ..aio.clock import Clock
+from ..aio.signal import Signal
 
 __all__ = ["ManualClock"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
-from ..engine.environment import Clock
+from ..aio.clock import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import anyio
 
-from ..engine.environment import Clock
+from ..aio.clock import Clock
 from ..protocol import JSONObject
 from .faults import RefusedError
 from .timeline import Timeline

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Literal, NoReturn, TypeAlias
 
-from ..engine.environment import Clock
+from ..aio.clock import Clock
 from ..engine.observer import DRIVE, POINTS, Observer, Point
 from ..machine.record import TaskRecord
 

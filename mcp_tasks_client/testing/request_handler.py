@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from mcp_types import METHOD_NOT_FOUND, Tool
 
-from ..engine.environment import Clock
+from ..aio.clock import Clock
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from ..sessions.base import INVALID_PARAMS
 from ..sessions.param_headers import HeaderMap, header_map

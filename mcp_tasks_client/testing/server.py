@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 from mcp_types import Tool
 
-from ..engine.environment import Clock, SystemClock
+from ..aio.clock import Clock, SystemClock
 from ..protocol import JSONObject
 from ..sessions.base import Limits
 from .faults import Fault

@@ -24,7 +24,7 @@ from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
-from mcp_tasks_client.question import answer_instruction, asked_under
+from mcp_tasks_client.questions.question import answer_instruction, asked_under
 from mcp_tasks_client.testing import (
     FaultPlan,
     ManualClock,

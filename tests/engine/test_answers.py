@@ -30,7 +30,7 @@ from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.question import Question
+from mcp_tasks_client.questions.question import Question
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.testing import (
     FaultPlan,

@@ -15,7 +15,6 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult, ErrorData, Tool
 
-from mcp_tasks_client.callbacks import InputContext
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -41,6 +40,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.callbacks import InputContext
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
 from mcp_tasks_client.testing import (
     cancelled,

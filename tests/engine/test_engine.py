@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
@@ -21,6 +20,7 @@ from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import Snapshot
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._results import text

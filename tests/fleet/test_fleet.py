@@ -15,8 +15,9 @@ import psycopg
 import pytest
 
 from mcp_tasks_client import PostgresJournal, TasksClient
+from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.engine import runner
-from mcp_tasks_client.engine.environment import Environment, SystemClock
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.testing import completed, text_result, working

@@ -44,8 +44,8 @@ from mcp_tasks_client.testing import (
     work,
 )
 from tests._requirements import requirement
-from tests.tasks_2025_11_25.wire import Wire as OlderServer
-from tests.tasks_2025_11_25.wire import refusal
+from tests.sessions.v2025.wire import Wire as OlderServer
+from tests.sessions.v2025.wire import refusal
 
 from ._doors import streamed
 from .http._host import ENDPOINT, LIMIT_S, OLDER, QUICK, URL, Host, OlderHost, count, hosted, recorded

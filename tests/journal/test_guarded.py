@@ -15,6 +15,7 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
+from mcp_tasks_client.aio.uncut import run_to_its_end
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
@@ -23,7 +24,6 @@ from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
 from mcp_tasks_client.journal.sqlite.file import connect
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import SCOPE, lease, record
-from mcp_tasks_client.uncut import run_to_its_end
 from tests.journal.files import Spy, commits_held, stored
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,6 @@ import httpx
 import pytest
 from mcp_types import PROTOCOL_VERSION_META_KEY, ElicitResult
 
-from mcp_tasks_client.by_url import DiscoveringSession
-from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.live_call import LiveCall, Ours
@@ -28,7 +26,9 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created
+from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
 from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     ScriptedServer,
@@ -39,10 +39,10 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
+from tests.sessions.v2025.wire import TASK, Noting, Stream, Wire, question
 
 from .._observed import Observed
 from ..scripted_session import ScriptedSession
-from ..tasks_2025_11_25.wire import TASK, Noting, Stream, Wire, question
 
 pytestmark = pytest.mark.anyio
 

@@ -22,9 +22,7 @@ from mcp.client.extension import advertise
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult, Tool
 
-from mcp_tasks_client.by_url import DiscoveringSession
-from mcp_tasks_client.callbacks import Callbacks
-from mcp_tasks_client.engine.environment import SystemClock
+from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.hosts.host_call import HostCall
 from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession
@@ -32,10 +30,12 @@ from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend, Limits, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.sessions.v2025.core_session import session_over
 from mcp_tasks_client.sessions.wire import WireRequest
-from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 from mcp_tasks_client.testing import (
     ExpiringToken,
     ScriptedServer,
@@ -51,12 +51,12 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
+from tests.sessions.v2025.wire import TASK, Arrived, Reply, Stream, Wire, question, refusal, text
 
 from .._observed import Observed
 from ..hosts.relay._relay import relayed_to
 from ..real_server import RealServer
 from ..scripted_session import ScriptedSession
-from ..tasks_2025_11_25.wire import TASK, Arrived, Reply, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,7 @@ import mcp
 import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, ElicitResult, Tool
 
-from mcp_tasks_client.callbacks import Callbacks
-from mcp_tasks_client.engine.environment import SystemClock
+from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -32,9 +31,10 @@ from mcp_tasks_client.hosts.relay.relay_session import RelaySession
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
+from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
-from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
+from mcp_tasks_client.sessions.v2025.core_session import session_over
 from mcp_tasks_client.testing.faults import ErrorReply
 from mcp_tasks_client.testing.memory_session import ServerSession
 from mcp_tasks_client.testing.request_handler import Arrival, Exchange, RequestHandler

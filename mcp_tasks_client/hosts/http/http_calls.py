@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 from mcp_types import INTERNAL_ERROR
 
+from ...aio.uncut import run_to_its_end
 from ...engine.engine import Engine
 from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
@@ -23,7 +24,6 @@ from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionE
 from ...protocol import RequestId
 from ...protocol.replies import RpcError
 from ...sessions.http.transport_httpx import class_in
-from ...uncut import run_to_its_end
 from ..host_call import HostCall, as_event, encode_reply, questions_for
 from ..host_calls import HostCalls, MadeCall
 from .own_requests import HostRequest

@@ -14,9 +14,9 @@ from uuid import uuid4
 import anyio
 import anyio.lowlevel
 
-from ...engine.environment import Clock
-from ...engine.signal import Signal, make_signal
-from ...own_task import spawn
+from ...aio.clock import Clock
+from ...aio.own_task import spawn
+from ...aio.signal import Signal, make_signal
 from ...protocol import JSONObject
 from ...protocol.replies import Reply, read_rpc_error
 from ..host_call import as_event, encode_message

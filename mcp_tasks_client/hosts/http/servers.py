@@ -8,13 +8,13 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from ...by_url import DiscoveringSession, session_by_url
-from ...callbacks import Callbacks, Inputs
 from ...engine.endpoint import Endpoint
 from ...engine.engine import Engine
 from ...errors import IdempotencyConflictError, SessionError
 from ...machine.record import Scope
 from ...protocol import JSONObject
+from ...questions.callbacks import Callbacks, Inputs
+from ...sessions.by_url.discovery import DiscoveringSession, session_by_url
 from ..host_call import ASKED_BY, HostCall
 from ..host_calls import make_limits
 from ..questions import HostInputs
@@ -102,7 +102,7 @@ class Servers:
                 host.url,
                 inputs,
                 self._engine.policy,
-                self._engine.environment,
+                self._engine.environment.clock,
                 older=_OLDER,
                 capabilities=capabilities,
                 limits=self._limits,

@@ -18,7 +18,6 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
@@ -26,6 +25,7 @@ from ...journal.base import Journal
 from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...protocol.replies import id_in
+from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.http.transport_httpx import class_in, library_of
 from ..call_options import without_options
 from ..host_call import encode_message, read_host_call, read_message

@@ -16,8 +16,8 @@ from anyio.lowlevel import checkpoint
 from ...errors import ConnectionLostError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
-from ...tasks_2025_11_25.connection import PING_S, Connection, Hear, OwnRequest
-from ...tasks_2025_11_25.shapes import read_created_task
+from ...sessions.v2025.connection import PING_S, Connection, Hear, OwnRequest
+from ...sessions.v2025.shapes import read_created_task
 from ..sdk.introspection import error_of
 from .core_router import TaskRouter
 from .introspection import denies_session

@@ -13,11 +13,11 @@ from typing import Final
 
 import anyio
 
-from ...callbacks import InputContext, Inputs
-from ...engine.environment import Clock
+from ...aio.clock import Clock
 from ...protocol import JSONObject
 from ...protocol.replies import Reply
-from ...tasks_2025_11_25.shapes import CORE_TASKS_VERSION, read_related_task
+from ...questions.callbacks import InputContext, Inputs
+from ...sessions.v2025.shapes import CORE_TASKS_VERSION, read_related_task
 from ..host_call import ASKED_BY
 from .relay import Interceptor, Passage
 

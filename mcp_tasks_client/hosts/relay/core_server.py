@@ -8,18 +8,18 @@ from typing import Final
 
 import anyio
 
-from ...callbacks import Callbacks, InputContext, Inputs
-from ...engine.environment import Clock
+from ...aio.clock import Clock
 from ...errors import MissingCapabilityError, SessionError
 from ...policy import ReceivePolicy
 from ...protocol import JSONObject
+from ...questions.callbacks import Callbacks, InputContext, Inputs
 from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url
-from ...tasks_2025_11_25.connection import Hear
-from ...tasks_2025_11_25.core_session import CoreTasksSession
-from ...tasks_2025_11_25.receiver import Receiver
-from ...tasks_2025_11_25.shapes import declares_tasks
-from ...tasks_2025_11_25.task_policy import TaskPolicy
+from ...sessions.v2025.connection import Hear
+from ...sessions.v2025.core_session import CoreTasksSession
+from ...sessions.v2025.receiver import Receiver
+from ...sessions.v2025.shapes import declares_tasks
+from ...sessions.v2025.task_policy import TaskPolicy
 from ..host_call import ASKED_BY, HostCall
 from ..questions import read_answer
 from .core_connection import RelayConnection

@@ -14,11 +14,11 @@ import anyio
 from mcp.shared.message import ClientMessageMetadata
 from mcp_types import Tool
 
-from ...callbacks import Callbacks
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.replies import RpcError
 from ...protocol.text import header_value
+from ...questions.callbacks import Callbacks
 from ...sessions.base import BeforeSend, Limits
 from ...sessions.wire import WireRequest, WireSession
 from ..host_call import HostCall

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ...callbacks import Callbacks
 from ...engine.endpoint import Endpoint
 from ...engine.engine import Engine
 from ...engine.live_call import OnUpdate
@@ -15,6 +14,7 @@ from ...engine.progress import ProgressByToken
 from ...errors import MissingCapabilityError
 from ...machine.record import Scope
 from ...protocol import JSONObject
+from ...questions.callbacks import Callbacks
 from ...sessions.base import Limits
 from ..host_call import HostCall, read_host_call
 from ..host_calls import HostCalls

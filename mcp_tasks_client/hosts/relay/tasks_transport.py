@@ -24,19 +24,20 @@ from typing import Any, Final
 
 import anyio
 
-from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from ...aio.clock import Clock
+from ...aio.own_task import OwnTask
 from ...engine.cancellation import OnAbandon
-from ...engine.environment import Clock, Environment
+from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
 from ...engine.progress import ProgressByToken
 from ...engine.tool_result import OutputSchema
 from ...journal.base import Journal
 from ...machine.record import Scope
-from ...own_task import OwnTask
 from ...policy import PollPolicy, TaskPreference
 from ...protocol import JSONObject
+from ...questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
-from ...tasks_2025_11_25.task_policy import TaskPolicy
+from ...sessions.v2025.task_policy import TaskPolicy
 from ..host_call import is_current
 from ..host_calls import make_engine, make_limits
 from .core_router import TaskRouter

@@ -32,7 +32,6 @@ from pydantic import (
     model_validator,
 )
 
-from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.endpoint import Endpoint
 from ...engine.environment import Environment
@@ -47,6 +46,7 @@ from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
 from ...protocol.text import quote
+from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.base import Limits, Snapshot
 from ..call_options import read_options
 from ..host_calls import make_engine

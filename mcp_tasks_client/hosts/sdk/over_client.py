@@ -11,7 +11,6 @@ from typing import Any
 from mcp import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.engine import Engine, HandleOf
 from ...engine.environment import Environment
@@ -21,6 +20,7 @@ from ...journal.base import Journal
 from ...journal.sqlite.journal import choose_journal
 from ...machine.record import Scope
 from ...policy import PollPolicy
+from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.base import Limits
 from . import introspection
 from .extension import TasksExtension

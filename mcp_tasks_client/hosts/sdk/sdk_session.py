@@ -36,10 +36,10 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from ...callbacks import Callbacks, InputContext
 from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import RpcError
+from ...questions.callbacks import Callbacks, InputContext
 from ...sessions.base import BeforeSend, Limits
 from ...sessions.request_errors import RequestErrors
 from ...sessions.tool_catalogue import ListedTool, ToolCatalogue

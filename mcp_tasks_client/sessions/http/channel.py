@@ -20,10 +20,10 @@ import anyio
 import httpx
 from anyio import to_thread
 
+from ...aio.uncut import on_asyncio
 from ...errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
-from ...uncut import on_asyncio
 from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of

@@ -11,9 +11,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
-from ...host_code import foreign_error
 from ...protocol import PROTOCOL_VERSION
 from ..param_headers import FIELD_NAME
+from ..request_errors import foreign_error
 from .body import ACCEPTED_ENCODINGS
 
 __all__ = ["FIXED_HEADERS", "AnyHeaders", "HostHeaders"]

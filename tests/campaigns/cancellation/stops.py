@@ -23,8 +23,8 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from mcp_tasks_client.engine.environment import Clock
-from mcp_tasks_client.engine.signal import FutureSignal, Signal
+from mcp_tasks_client.aio.clock import Clock
+from mcp_tasks_client.aio.signal import FutureSignal, Signal
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
 

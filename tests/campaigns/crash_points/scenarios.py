@@ -34,13 +34,14 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.callbacks import NoAnswerError
+from mcp_tasks_client.aio.uncut import on_asyncio
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
 from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
 from mcp_tasks_client.machine.record import Scope, reference_of
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
-from mcp_tasks_client.question import Question, question_id
+from mcp_tasks_client.questions.callbacks import NoAnswerError
+from mcp_tasks_client.questions.question import Question, question_id
 from mcp_tasks_client.sessions.base import Limits, ToolCall
 from mcp_tasks_client.testing import (
     Delayed,
@@ -66,7 +67,6 @@ from mcp_tasks_client.testing import (
     work,
 )
 from mcp_tasks_client.testing.probes import Moment
-from mcp_tasks_client.uncut import on_asyncio
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess, WorldClock

@@ -15,7 +15,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from mcp_tasks_client import MemoryJournal
-from mcp_tasks_client import question as questions
 from mcp_tasks_client.engine import call_store, prompts, requests, runner
 from mcp_tasks_client.engine.adoption import Adoption
 from mcp_tasks_client.engine.call_store import CallStore
@@ -46,7 +45,8 @@ from mcp_tasks_client.machine.events import (
     TaskMissing,
 )
 from mcp_tasks_client.machine.states import Completed, Observing
-from mcp_tasks_client.question import CANCEL, question_id, record_of
+from mcp_tasks_client.questions import question as questions
+from mcp_tasks_client.questions.question import CANCEL, question_id, record_of
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.http.headers import HostHeaders
 from mcp_tasks_client.sessions.http.replies import ReplyReader

@@ -43,7 +43,6 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
@@ -54,7 +53,8 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
-from mcp_tasks_client.question import to_wire
+from mcp_tasks_client.questions.callbacks import Callbacks
+from mcp_tasks_client.questions.question import to_wire
 from mcp_tasks_client.sessions.base import (
     BeforeSend,
     Limits,

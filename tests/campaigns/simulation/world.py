@@ -21,7 +21,7 @@ from mcp_tasks_client.journal.base import Instruction, Lease, Taken
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Gathering, Observing
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.question import question_id
+from mcp_tasks_client.questions.question import question_id
 from mcp_tasks_client.testing import (
     Arrival,
     Delayed,

@@ -14,8 +14,8 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
+from tests.sessions.v2025.wire import Wire, refusal, text
 
-from ...tasks_2025_11_25.wire import Wire, refusal, text
 from ._host import LIMIT_S, OLDER, QUICK, URL, Host, asking_server, count, hosted
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
-from mcp_tasks_client.tasks_2025_11_25.session_data import SentAnswer, SessionData
+from mcp_tasks_client.sessions.v2025.session_data import SentAnswer, SessionData
 from tests._requirements import requirement
 
 from ._core_wire import FORM, LIMIT_S, MARK, QUICK, RESULT, TASK, TASKS, Session, Wire, connected, question
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     # How long a poll waits for a question is shown elsewhere.
-    monkeypatch.setattr("mcp_tasks_client.tasks_2025_11_25.core_session._QUESTION_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.sessions.v2025.core_session._QUESTION_S", 0.05)
     return Wire()
 
 

@@ -31,8 +31,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ElicitResult, ErrorData
 from pydantic import ValidationError
 
+from mcp_tasks_client.aio.clock import Clock
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.engine.environment import Clock, Environment
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     InputUnansweredError,

@@ -15,7 +15,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ElicitResult
 
-from mcp_tasks_client.callbacks import InputContext
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
@@ -33,6 +32,7 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.questions.callbacks import InputContext
 
 from .server import (
     DONE,

@@ -9,7 +9,6 @@ import anyio.lowlevel
 import pytest
 from mcp_types import Tool
 
-from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.errors import CredentialRefusedError, SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Returned
@@ -23,6 +22,7 @@ from mcp_tasks_client.sessions.base import (
     TaskRef,
     ToolCall,
 )
+from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ..._observed import Observed

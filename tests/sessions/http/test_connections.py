@@ -13,7 +13,7 @@ from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.sessions.http import transport_aiohttp, transport_httpx
 from mcp_tasks_client.sessions.http.transport import JUST_USED_S
 from mcp_tasks_client.testing import ScriptedServer, complete, reply, text_result, work
-from tests.tasks_2025_11_25.wire import Wire, refusal
+from tests.sessions.v2025.wire import Wire, refusal
 from tests.testing.asking import serve_app
 
 from ..._requirements import requirement

@@ -1,0 +1,1 @@
+"""The ground: time, tasks and cancellation, for asyncio and trio alike."""

@@ -1,0 +1,99 @@
+"""Time: of the machine, of a test, or of a database that several machines share."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import anyio
+
+from .signal import FutureSignal, Signal
+
+__all__ = ["Clock", "SharedClock", "SystemClock"]
+
+
+class Clock(ABC):
+    """Wall time for what is written down, monotonic time for what is waited for.
+
+    Every wait between two requests goes by this clock. How long one request may last, and how long one is
+    seen through after its caller has gone, are limits of the event loop's own clock, as those of HTTP are.
+    """
+
+    @abstractmethod
+    def time(self) -> float:
+        """Seconds since the epoch. May jump; comparable between processes and after a restart."""
+
+    @abstractmethod
+    def monotonic(self) -> float:
+        """Seconds since some start. Never jumps; means nothing outside this process."""
+
+    @abstractmethod
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
+        """Return when the event is set or the seconds have passed; ``None`` waits for the event only."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when the seconds have passed."""
+        await self.wait(anyio.Event(), seconds)
+
+
+class SystemClock(Clock):
+    """The machine's clock, and the event loop's."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """The machine's, by which every event loop counts seconds."""
+        return time.monotonic()
+
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
+        """Wait for the event or for the time to pass."""
+        if timeout_s is None:
+            await event.wait()
+        elif isinstance(event, FutureSignal):
+            future = event.wait()
+            timer = future.get_loop().call_later(timeout_s, event.set)
+            try:
+                await future
+            finally:
+                timer.cancel()
+        else:
+            with anyio.move_on_after(timeout_s):
+                await event.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for the time to pass."""
+        await anyio.sleep(seconds if seconds < math.inf else math.inf)
+
+
+class SharedClock(Clock):
+    """A clock whose time is that of a journal which several machines share.
+
+    Args:
+        own: What is waited by, and told while the journal knows no time.
+        shared: Of the journal; see :attr:`Journal.clock`.
+    """
+
+    def __init__(self, own: Clock, shared: Callable[[], float | None]) -> None:
+        self._own = own
+        self._shared = shared
+
+    def time(self) -> float:
+        """Seconds since the epoch, by the journal's clock."""
+        now = self._shared()
+        return self._own.time() if now is None else now
+
+    def monotonic(self) -> float:
+        """That of the clock which is waited by."""
+        return self._own.monotonic()
+
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
+        """Wait for the event or for the time to pass."""
+        await self._own.wait(event, timeout_s)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for the time to pass."""
+        await self._own.sleep(seconds)

@@ -1,0 +1,144 @@
+"""What a question asks, and whether an answer fits it, whoever gives the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from mcp_types import (
+    CreateMessageRequestParams,
+    CreateMessageResultWithTools,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ListRootsResult,
+    RequestParams,
+    Result,
+)
+from pydantic import BaseModel, ValidationError
+
+from ..protocol import JSONObject
+from ..protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
+from ..protocol.replies import RpcError
+from ..protocol.text import is_encodable, quote
+
+__all__ = ["NoAnswerError", "QuestionParams", "check_answer", "check_form", "dump_answer", "read_params"]
+
+QuestionParams: TypeAlias = (
+    ElicitRequestFormParams | ElicitRequestURLParams | CreateMessageRequestParams | RequestParams
+)
+"""The params of a question, in the SDK's classes."""
+
+ParamsT = TypeVar("ParamsT", bound=BaseModel)
+
+
+class NoAnswerError(Exception):
+    """A question got no answer that can be sent. The message says why, and what would help.
+
+    Attributes:
+        refusal: The error that the host wants to be said instead; ``None`` if it said nothing of the kind.
+    """
+
+    def __init__(self, message: str, refusal: RpcError | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+def read_params(request: JSONObject) -> QuestionParams | None:
+    """The params of a server's request; ``None`` for a ``roots/list`` without any.
+
+    Raises:
+        NoAnswerError: They are malformed, or no client can answer the method.
+    """
+    params = request.get("params")
+    match request.get("method"):
+        case "elicitation/create" if _is_form(params):
+            return _read(ElicitRequestFormParams, params)
+        case "elicitation/create":
+            return _read(ElicitRequestURLParams, params)
+        case "sampling/createMessage":
+            return _read(CreateMessageRequestParams, params)
+        case "roots/list":
+            return None if params is None else _read(RequestParams, params)
+        case method:
+            raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
+
+
+def check_answer(request: JSONObject, answer: JSONObject) -> None:
+    """See that an answer is one to a request. Its form on the wire counts, whoever gave it.
+
+    Args:
+        request: The server's.
+        answer: ``ElicitResult``, ``CreateMessageResult`` or ``ListRootsResult``.
+
+    Raises:
+        NoAnswerError: It is none. The message says what is wrong, and quotes nothing of it.
+    """
+    if not _is_encodable(answer):
+        raise NoAnswerError("the answer holds half of a character (a surrogate)")
+    kind = _ANSWERS.get(str(request.get("method")), Result)
+    try:
+        result = kind.model_validate(answer, by_name=False)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = quote(".".join(map(str, problem["loc"])) or "the answer")
+        raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
+    params = request.get("params")
+    if not (isinstance(result, ElicitResult) and result.action == "accept" and _is_form(params)):
+        return
+    problem_of_form = check_form(result.content or {}, _read(ElicitRequestFormParams, params))
+    if problem_of_form is not None:
+        raise NoAnswerError(f"the answer does not match the requestedSchema, {problem_of_form}")
+
+
+def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None:
+    """What in the content of a form does not match its schema; ``None`` if all of it does.
+
+    Raises:
+        NoAnswerError: The schema cannot be used.
+    """
+    try:
+        return find_mismatch(content, form.requested_schema, FORM_STEPS)
+    except (UnusableSchemaError, TooCostlyError) as error:
+        raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+
+
+def dump_answer(result: BaseModel) -> JSONObject:
+    """An answer in its form on the wire.
+
+    Raises:
+        ValueError: It has no JSON form.
+    """
+    # Through text, since what has no JSON form could be neither journaled nor sent.
+    dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
+    answer: Any = json.loads(json.dumps(dumped, allow_nan=False))
+    assert isinstance(answer, dict)
+    if not _is_encodable(answer):
+        raise ValueError("it holds half of a character (a surrogate)")
+    return answer
+
+
+_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
+    "elicitation/create": ElicitResult,
+    "sampling/createMessage": CreateMessageResultWithTools,
+    "roots/list": ListRootsResult,
+}
+
+
+def _is_encodable(answer: JSONObject) -> bool:
+    # If not, journaled it would break every client that cannot send it, again and again.
+    return is_encodable(json.dumps(answer, ensure_ascii=False))
+
+
+def _is_form(params: object) -> bool:
+    return isinstance(params, dict) and params.get("mode", "form") == "form"
+
+
+def _read(model: type[ParamsT], params: object) -> ParamsT:
+    try:
+        return model.model_validate(params, extra="allow")
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = quote(".".join(map(str, problem["loc"])) or "params")
+        raise NoAnswerError(f"the server's request is malformed, {where}: {quote(problem['msg'])}") from None

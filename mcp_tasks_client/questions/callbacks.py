@@ -1,0 +1,368 @@
+"""The server's questions: handed to the host's callbacks, their answers checked before they go.
+
+A task is no higher-trust channel. Nothing is answered by default, no URL is opened, and a
+question without a callback stays open: the task waits, and the error says which callback is
+missing.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import anyio
+from anyio.lowlevel import RunVar
+from mcp_types import (
+    INTERNAL_ERROR,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    RequestParams,
+)
+from pydantic import BaseModel
+
+from ..aio.host_code import was_cancelled_from_inside
+from ..aio.uncut import in_loop
+from ..machine.record import TaskReference
+from ..protocol import JSONObject
+from ..protocol.replies import RpcError
+from ..protocol.task import Task
+from .answers import NoAnswerError, QuestionParams, check_form, dump_answer, read_params
+from .question import Question
+
+__all__ = [
+    "Callbacks",
+    "ElicitationCallback",
+    "InputContext",
+    "Inputs",
+    "NoAnswerError",
+    "RootsCallback",
+    "SamplingCallback",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputContext:
+    """What a question is about; the first argument of every callback."""
+
+    tool: str | None
+    """The tool that asks; ``None`` for a task that was attached by its bare ID."""
+
+    key: str = field(repr=False)
+    """The server's key of the question, unique for the life of the task. May contain the task ID."""
+
+    task: Task | None
+    """The latest snapshot; ``None`` if the server asks before there is a task."""
+
+    label: str | None = None
+    """What the call is about, for people, as whoever made it has said."""
+
+    question: Question | None = None
+    """The same question for whoever answers it later; ``None`` if it belongs to no call of this client."""
+
+    idempotency_key: str | None = None
+    """Of the call."""
+
+    reference: TaskReference | None = field(default=None, repr=False)
+    """Of the call, for :meth:`TasksClient.attach`; ``None`` as above."""
+
+    context: object = field(default=None, repr=False)
+    """What the way in brought along with the call, such as a host's request. Of no use to a callback."""
+
+
+_Elicited: TypeAlias = ElicitResult | ErrorData | None
+_Sampled: TypeAlias = CreateMessageResult | CreateMessageResultWithTools | ErrorData | None
+_Roots: TypeAlias = ListRootsResult | ErrorData | None
+
+ElicitationCallback: TypeAlias = (
+    Callable[[Any, ElicitRequestParams], Awaitable[_Elicited] | _Elicited] | Literal["later"]
+)
+"""Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params.
+
+It returns ``None`` to leave the question to whoever answers it later. ``"later"``
+leaves every question."""
+
+SamplingCallback: TypeAlias = (
+    Callable[[Any, CreateMessageRequestParams], Awaitable[_Sampled] | _Sampled] | Literal["later"]
+)
+"""Answers the server's sampling requests, likewise."""
+
+RootsCallback: TypeAlias = (
+    Callable[[Any], Awaitable[_Roots] | _Roots]
+    | Callable[[Any, RequestParams | None], Awaitable[_Roots] | _Roots]
+    | Literal["later"]
+)
+"""With or without the params, which are empty; the official SDK's shape is without."""
+
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_MOST_THREADS: Final = 1000
+_LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
+
+
+class Inputs(ABC):
+    """Who answers a server's questions."""
+
+    leaves_questions: ClassVar[bool] = False
+    """Whether the reply to a call may put a question without an answer to the host. The call is then left to
+    this process alone, since another one must not ask another person meanwhile."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> JSONObject:
+        """The client capabilities to declare: only what can really be answered."""
+
+    @abstractmethod
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
+        """The answer to one input request, in its form on the wire; ``None`` if somebody answers it later.
+
+        Raises:
+            NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
+        """
+
+    async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
+        """The answer to a server that waits for a reply, or the JSON-RPC error to send in its place.
+
+        Every error of the host's callbacks becomes such a reply; none is raised.
+        """
+        try:
+            answer = await self.answer(context, request)
+            if answer is None:
+                raise NoAnswerError("it is answered later, and this server waits for a reply")
+            return answer
+        except NoAnswerError as error:
+            return error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
+        except Exception:
+            logger.exception("A question could not be asked")
+            return RpcError(INTERNAL_ERROR, "The client has no answer", None)
+
+
+class Callbacks(Inputs):
+    """The host's own callbacks, plain functions or coroutine functions.
+
+    A plain function runs in a thread of its own, since it may well wait for somebody to type. If the
+    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used. It
+    does not keep the process from ending.
+
+    Attributes:
+        elicitation: As given; ``"later"`` is a function that answers nothing.
+        sampling: Likewise.
+        roots: Likewise.
+
+    Raises:
+        TypeError: A callback cannot be called.
+        ValueError: A callback is a text, and not ``"later"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+    ) -> None:
+        self.elicitation = _called(elicitation, "elicitation")
+        self.sampling = _called(sampling, "sampling")
+        self.roots = _called(roots, "roots")
+
+    @property
+    def capabilities(self) -> JSONObject:
+        """``elicitation`` (form and URL), ``sampling`` and ``roots``, where there is a callback."""
+        declared: JSONObject = {}
+        if self.elicitation is not None:
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self.sampling is not None:
+            declared["sampling"] = {}
+        if self.roots is not None:
+            declared["roots"] = {}
+        return declared
+
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
+        """Ask the callback for this kind of request, and check what it returns."""
+        params = read_params(request)
+        match request["method"]:
+            case "sampling/createMessage":
+                expected = (CreateMessageResult, CreateMessageResultWithTools)
+                return _dump("sampling", await _ask(self.sampling, "sampling", (context, params), expected))
+            case "roots/list":
+                arguments = (context, params) if _takes_params(self.roots) else (context,)
+                return _dump("roots", await _ask(self.roots, "roots", arguments, (ListRootsResult,)))
+            case _:
+                return await self._elicit(context, params)
+
+    async def _elicit(self, context: InputContext, params: QuestionParams | None) -> JSONObject | None:
+        form = params if isinstance(params, ElicitRequestFormParams) else None
+        if form is not None:
+            # A schema that cannot be used is refused before anybody is asked. This loads the validator too,
+            # which would otherwise delay the commit of the first answer.
+            check_form({}, form)
+        result = await _ask(self.elicitation, "elicitation", (context, params), (ElicitResult,))
+        if result is None:
+            return None
+        assert isinstance(result, ElicitResult)  # _ask has checked the type
+        if form is None or result.action != "accept":
+            # The content belongs to an accepted form only.
+            return _dump("elicitation", result.model_copy(update={"content": None}))
+        content = result.content or {}
+        problem = check_form(content, form)
+        if problem is not None:
+            raise NoAnswerError(
+                f"the elicitation callback accepted with content that does not match the requestedSchema, "
+                f"{problem}; validate before you accept"
+            )
+        return _dump("elicitation", result.model_copy(update={"content": content}))
+
+
+def _threads() -> anyio.CapacityLimiter:
+    # Not anyio's limiter for worker threads: the host's other threads must not wait for people who take their
+    # time. A callback that nobody waits for any more does not count.
+    try:
+        return _LIMITER.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MOST_THREADS)
+        _LIMITER.set(limiter)
+        return limiter
+
+
+def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..., Any] | None:
+    if isinstance(callback, str):
+        if callback != "later":
+            raise ValueError(f'{name} must be a function, "later" or None, got {callback!r}')
+        return _answer_later
+    if not (callback is None or callable(callback)):
+        raise TypeError(f'{name} must be a function, "later" or None, not {type(callback).__name__}')
+    return callback
+
+
+async def _answer_later(*_: object) -> None:
+    """The callback that leaves every question to whoever answers it later."""
+
+
+def _takes_params(roots: Callable[..., Any] | None) -> bool:
+    """Whether the roots callback takes the params too; the SDK's shape is without."""
+    if roots is None:
+        return False
+    try:
+        inspect.signature(roots).bind(None, None)
+    except (TypeError, ValueError):  # one argument, or a callable that does not tell
+        return False
+    return True
+
+
+def _is_async(callback: object) -> bool:
+    called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
+
+
+async def _ask(
+    callback: Callable[..., Any] | None,
+    name: str,
+    arguments: tuple[Any, ...],
+    expected: tuple[type[BaseModel], ...],
+) -> BaseModel | None:
+    if callback is None:
+        raise NoAnswerError(
+            f"there is no {name} callback; answer by error.questions, or pass {name}=... to the client and "
+            "resume the task"
+        )
+    try:
+        if _is_async(callback):
+            result = await callback(*arguments)
+        else:
+            result = await _in_thread(callback, name, arguments)
+            if inspect.isawaitable(result):
+                result = await result
+    except anyio.get_cancelled_exc_class():
+        if not was_cancelled_from_inside():
+            raise
+        raise NoAnswerError(f"the {name} callback was cancelled; answer, or return ErrorData") from None
+    except Exception as error:
+        raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
+    if result is None:
+        return None
+    if isinstance(result, ErrorData):
+        raise NoAnswerError(
+            f"the {name} callback refused with error {result.code}: {result.message}",
+            RpcError(result.code, result.message, _data(name, result)),
+        )
+    if not isinstance(result, expected):
+        names = " or ".join(t.__name__ for t in expected)
+        raise NoAnswerError(
+            f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData, "
+            "or None to leave the question to others"
+        )
+    return result
+
+
+async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
+    """Call a plain function. What it returns when nobody waits for it any more is not used.
+
+    Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
+    would hang until somebody has typed.
+    """
+    made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
+    over, context = anyio.Event(), contextvars.copy_context()
+    end = in_loop(over.set)
+
+    def close() -> None:
+        for one in made:
+            if inspect.iscoroutine(one):
+                one.close()  # or it would be said that it was never awaited
+
+    def call() -> None:
+        try:
+            made.append(context.run(callback, *arguments))
+        except BaseException as error:
+            failed.append(error)
+        if abandoned:
+            close()
+        end()
+
+    async with _threads():
+        threading.Thread(target=call, name=f"mcp_tasks_client {name} callback", daemon=True).start()
+        try:
+            await over.wait()
+        except anyio.get_cancelled_exc_class():
+            abandoned.append(True)
+            close()
+            if not (made or failed):
+                logger.warning(
+                    "The %s callback has not returned yet. Nobody waits for its answer any more, but its "
+                    "thread goes on, at most until the process ends",
+                    name,
+                )
+            raise
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def _data(name: str, refusal: ErrorData) -> Any:
+    """The ``data`` of an error that a callback returned; ``None`` if it has no JSON form.
+
+    The refusal itself is still sent then: its code and its message are enough.
+    """
+    try:
+        return dump_answer(refusal).get("data")
+    except ValueError as error:
+        logger.warning("What the %s callback refused with has no JSON form: %s", name, error)
+        return None
+
+
+def _dump(name: str, result: BaseModel | None) -> JSONObject | None:
+    try:
+        return None if result is None else dump_answer(result)
+    except ValueError as error:  # pydantic's serialization errors are of this kind too
+        raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None

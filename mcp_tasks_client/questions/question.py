@@ -1,0 +1,344 @@
+"""A question of the server's that waits for an answer: shown to anybody, answered by whoever has the journal.
+
+An answer is an instruction in the journal. The first one counts, whoever brings it: the host's callback, a
+form in a web page, another process. Whoever drives the call sends it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+from mcp_types import (
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitResult,
+    ListRootsResult,
+)
+
+from ..errors import AlreadyAnsweredError, InvalidAnswerError, QuestionWithdrawnError, TasksClientError
+from ..journal.base import Instruction, Journal
+from ..machine import states
+from ..machine.record import TaskRecord
+from ..protocol import JSONObject
+from ..protocol.replies import is_url_key
+from ..protocol.text import digest
+from .answers import NoAnswerError, QuestionParams, check_answer, dump_answer, read_params
+
+__all__ = [
+    "CANCEL",
+    "Answer",
+    "Question",
+    "TakesAnswers",
+    "answer_instruction",
+    "asked_under",
+    "instructed_key",
+    "leave_answer",
+    "open_questions",
+    "read_questions",
+    "record_of",
+    "to_wire",
+]
+
+Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
+"""What a question can be answered with, in the SDK's classes."""
+
+CANCEL: Final = "cancel"
+"""The name of the instruction to cancel a call. Its questions wait for no answer then."""
+
+_ID_DIGITS: Final = 16
+
+
+class TakesAnswers(Protocol):
+    """Who commits the answers to questions: a client, or whoever has the journal."""
+
+    async def take_answer(self, question_id: str, answer: JSONObject) -> None:
+        """Commit the answer to a question, in its form on the wire; see :func:`leave_answer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question that waits for an answer, of whichever call, driven wherever.
+
+    It can be kept, pickled and shown. :meth:`answer` needs the client or the inbox that it came from to be
+    open; elsewhere use ``question_id`` with :meth:`TasksClient.answer`.
+    """
+
+    question_id: str
+    """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
+
+    record_id: str
+    """Of the call."""
+
+    endpoint: str
+    """The server's name in the journal."""
+
+    principal: str
+    """On whose behalf the call is made."""
+
+    tool: str | None
+    """The tool that asks; ``None`` for a task that was attached by its bare ID."""
+
+    label: str | None
+    """What the call is about, for people, as whoever made it has said."""
+
+    method: str
+    """``elicitation/create``, ``sampling/createMessage`` or ``roots/list``."""
+
+    params: QuestionParams | None
+    """What is asked, in the SDK's class; ``None`` where the server sent none, or none that could be read."""
+
+    asked_at: float
+    """When the question was first seen, in seconds since the epoch."""
+
+    expires_at: float | None
+    """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
+
+    _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
+
+    async def answer(self, answer: Answer) -> None:
+        """Answer the question. Returns when the answer is committed; whoever drives the call sends it.
+
+        Args:
+            answer: The result of the kind that the question asks for.
+
+        Raises:
+            InvalidAnswerError: The answer does not fit the question. Nothing was committed.
+            AlreadyAnsweredError: Somebody was faster. Nothing was committed.
+            QuestionWithdrawnError: Nobody waits for an answer any more. Nothing was committed.
+            JournalError: The answer could not be committed.
+            TasksClientError: The question was pickled, or its client is closed.
+        """
+        if self._takes is None:
+            raise TasksClientError(
+                "This question is detached. Use: await client.answer(question.question_id, answer)"
+            )
+        await self._takes.take_answer(self.question_id, to_wire(answer))
+
+    async def accept(self, content: dict[str, Any] | None = None) -> None:
+        """Accept an elicitation: with the content of its form, or without any if it asks for a URL.
+
+        Raises:
+            TasksClientError: As from :meth:`answer`.
+        """
+        # Not validated here: the SDK's error would quote the answer.
+        await self.answer(ElicitResult.model_construct(action="accept", content=content))
+
+    async def decline(self) -> None:
+        """Decline an elicitation.
+
+        Raises:
+            TasksClientError: As from :meth:`answer`.
+        """
+        await self.answer(ElicitResult(action="decline"))
+
+    async def cancel(self) -> None:
+        """Dismiss an elicitation without a choice. The task goes on.
+
+        Raises:
+            TasksClientError: As from :meth:`answer`.
+        """
+        await self.answer(ElicitResult(action="cancel"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not __getstate__: before Python 3.11.4 a dataclass with slots has its own in its place.
+        return _detached, ({name: getattr(self, name) for name in _SHOWN},)
+
+
+_SHOWN: Final = tuple(name for name in Question.__dataclass_fields__ if name != "_takes")
+
+
+def _detached(shown: dict[str, Any]) -> Question:
+    """A question that was pickled or copied, without the client that it came from."""
+    return Question(**shown)
+
+
+def to_wire(answer: Answer) -> JSONObject:
+    """An answer in its form on the wire.
+
+    Raises:
+        InvalidAnswerError: It is none, or has no such form.
+    """
+    if not isinstance(answer, Answer):
+        raise InvalidAnswerError(
+            f"An answer is an ElicitResult, a CreateMessageResult or a ListRootsResult of mcp_types, "
+            f"not {type(answer).__name__}."
+        )
+    if isinstance(answer, ElicitResult) and answer.action != "accept":
+        answer = answer.model_copy(update={"content": None})  # it belongs to an accepted form only
+    try:
+        return dump_answer(answer)
+    except ValueError as error:
+        raise InvalidAnswerError(f"The answer has no JSON form: {error}.") from None
+
+
+# ── which questions there are ─────────────────────────────────────────────────────────────────────
+
+
+def question_id(record_id: str, asked: states.Question) -> str:
+    """The public name of a question. One that a call asks anew under the same key has another name."""
+    return f"{record_id}-{digest([record_id, asked.key, asked.digest, float(asked.asked_at)])[:_ID_DIGITS]}"
+
+
+def asked_under(record: TaskRecord, key: str) -> states.Question | None:
+    """The question of a call that has this key of the server's, answered or not."""
+    return next((q for q in states.questions_of(record.state) if q.key == key), None)
+
+
+def record_of(question_id: str) -> str:
+    """The ``record_id`` of the call that a question belongs to.
+
+    Raises:
+        ValueError: It is not the ID of a question.
+    """
+    record_id, dash, rest = question_id.rpartition("-") if isinstance(question_id, str) else ("", "", "")
+    if not (record_id and dash and len(rest) == _ID_DIGITS):
+        raise ValueError("this is not a question_id; take it from a Question")
+    return record_id
+
+
+def open_questions(
+    record: TaskRecord, takes: TakesAnswers | None, answered: Collection[str] = ()
+) -> Iterator[Question]:
+    """The questions of a call that wait for an answer.
+
+    Args:
+        record: Of the call.
+        takes: Who commits the answers.
+        answered: The names of instructions that are to be heeded.
+    """
+    for asked in _waiting(record):
+        name = question_id(record.record_id, asked)
+        if name not in answered:
+            yield _read(record, asked, name, takes)
+
+
+async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswers) -> list[Question]:
+    """The questions of a call that wait for an answer, and have none in the journal.
+
+    Raises:
+        JournalError: The journal could not be read.
+    """
+    if not list(open_questions(record, takes)):
+        return []
+    # In this order, for what is heeded meanwhile is part of the record then.
+    left = [instruction.name for instruction in await journal.instructions(record.record_id)]
+    known = await journal.by_id(record.record_id)
+    return [] if CANCEL in left else list(open_questions(known or record, takes, left))
+
+
+def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
+    request = asked.request or {}
+    params: QuestionParams | None = None
+    with suppress(NoAnswerError):  # whoever answers it is told
+        params = read_params(request)
+    return Question(
+        question_id=name,
+        record_id=record.record_id,
+        endpoint=record.scope.endpoint,
+        principal=record.scope.principal,
+        tool=record.tool,
+        label=record.label,
+        method=str(request.get("method")),
+        params=params,
+        asked_at=asked.asked_at or record.updated_at,
+        expires_at=record.expires_at,
+        _takes=takes,
+    )
+
+
+def _waiting(record: TaskRecord) -> list[states.Question]:
+    """The questions that anybody may still answer."""
+    match record.state:
+        case states.Gathering(questions=questions):
+            return [q for q in questions if q.unanswered]
+        case states.Observing(questions=questions, cancel="no") as state:
+            return [q for q in questions if q.unanswered and q.key in state.outstanding]
+        case _:
+            return []
+
+
+# ── answers as instructions ───────────────────────────────────────────────────────────────────────
+
+
+def answer_instruction(record_id: str, asked: states.Question, answer: JSONObject, at: float) -> Instruction:
+    """The instruction to send an answer."""
+    return Instruction(question_id(record_id, asked), json.dumps(answer, sort_keys=True), at)
+
+
+def instructed_key(record: TaskRecord, name: str) -> str | None:
+    """The server's key of the question that an instruction answers; ``None`` if it needs no answer."""
+    questions = states.questions_of(record.state)
+    names = {question_id(record.record_id, q): q.key for q in questions if q.unanswered}
+    return names.get(name)
+
+
+async def leave_answer(
+    journal: Journal, record: TaskRecord | None, name: str, answer: JSONObject, at: float
+) -> None:
+    """Leave an answer in the journal, for whoever drives the call.
+
+    Args:
+        journal: Which.
+        record: Of the call, as the journal has it now; ``None`` if there is none.
+        name: The ``question_id``.
+        answer: In its form on the wire.
+        at: The time now, in seconds since the epoch.
+
+    Raises:
+        InvalidAnswerError: The answer does not fit the question.
+        AlreadyAnsweredError: Somebody was faster.
+        QuestionWithdrawnError: Nobody waits for an answer any more.
+        JournalError: The answer could not be committed.
+    """
+    asked = check_open(record, name, answer)
+    assert record is not None
+    if any(one.name == CANCEL for one in await journal.instructions(record.record_id)):
+        raise _withdrawn("its call is being cancelled")
+    left = answer_instruction(record.record_id, asked, answer, at)
+    standing = await journal.instruct(record.record_id, left)
+    if standing is None:
+        raise _withdrawn("its call is over")
+    if standing != left:
+        raise _already_answered(same=standing.body == left.body)
+
+
+def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> states.Question:
+    """The question of that ID, which waits for an answer that the given one can be.
+
+    Raises:
+        InvalidAnswerError: The answer does not fit the question.
+        AlreadyAnsweredError: Somebody was faster.
+        QuestionWithdrawnError: Nobody waits for an answer any more.
+    """
+    if record is None:
+        raise _withdrawn("there is no such call here")
+    if record.finished:
+        raise _withdrawn("its call is over")
+    questions = states.questions_of(record.state)
+    asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
+    if asked is not None and not asked.unanswered:
+        raise _already_answered(same=asked.answer == answer)
+    if asked is None or asked not in _waiting(record):
+        raise _withdrawn("the server does not ask it any more")
+    try:
+        check_answer(asked.request or {}, answer)
+    except NoAnswerError as error:
+        raise InvalidAnswerError(f"The answer was not taken: {error}.") from None
+    if is_url_key(asked.key) and answer.get("action") != "accept":
+        raise InvalidAnswerError("A visit before the call cannot be declined to the server. Cancel the call.")
+    return asked
+
+
+def _withdrawn(why: str) -> QuestionWithdrawnError:
+    return QuestionWithdrawnError(f"This question waits for no answer: {why}. Nothing was sent.")
+
+
+def _already_answered(*, same: bool) -> AlreadyAnsweredError:
+    which = "the same" if same else "another"
+    return AlreadyAnsweredError(
+        f"This question has {which} answer already, and the first one counts.", same=same
+    )

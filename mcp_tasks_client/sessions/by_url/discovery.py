@@ -1,0 +1,176 @@
+"""A server by URL, in whichever version of the protocol the server speaks.
+
+The server is asked for its version before the first request of any kind, and once. A server that knows only
+``initialize`` may refuse the question as it would refuse a credential, and is then asked by ``initialize``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import anyio
+from mcp_types import Tool
+
+from ...aio.clock import Clock
+from ...errors import CredentialRefusedError, SessionError
+from ...policy import PollPolicy
+from ...protocol import JSONObject
+from ...protocol.replies import CallReply
+from ...questions.callbacks import Inputs
+from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+from ..http.http_session import HttpSession
+from ..shared import Shared
+from ..tool_catalogue import OtherVersionError
+
+__all__ = ["DiscoveringSession", "session_by_url"]
+
+_REFUSED_BY_NAME: Final = re.compile(r"\berror\s*=")
+"""In a ``WWW-Authenticate``, says that it was the credential that was refused. Source: RFC 6750, 3."""
+
+
+class DiscoveringSession(Session):
+    """An :class:`HttpSession`, or another session where the server does not speak 2026-07-28.
+
+    Requests that begin together share one discovery. Until it has succeeded, each request asks again.
+
+    Args:
+        http: Asks the server. Closed with this session.
+        speak_other: Makes the session of another version. That session may use the channel of ``http``, and
+            leaves it open.
+        asks_version: Whether the server is asked, and not taken for one that needs the other session.
+    """
+
+    def __init__(
+        self, http: HttpSession, speak_other: Callable[[HttpSession], Session], *, asks_version: bool = True
+    ) -> None:
+        self.endpoint = http.endpoint
+        self.limits = http.limits
+        self._http = http
+        self._speak_other = speak_other
+        self._asks_version = asks_version
+        self._choosing = Shared(self._choose_now)
+        self._chosen: Session | None = None
+        self._decided = anyio.Event()
+
+    def __repr__(self) -> str:
+        return repr(self._chosen or self._http)
+
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
+        return await (await self._choose(context)).tool(name, fresh=fresh, context=context)
+
+    async def other(self, *, context: object = None) -> Session | None:
+        """The session of another version, if the server needs one.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        chosen = await self._choose(context)
+        return None if chosen is self._http else chosen
+
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
+        """Whether a call of a tool may become a task."""
+        return await (await self._choose(context)).may_make_task(name, context=context)
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once."""
+        return await (await self._choose(call.context)).call(call, before_send)
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Ask for the task once."""
+        return await (await self._choose(ref.context)).get(ref)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
+        """Send the answers once."""
+        return await (await self._choose(ref.context)).update(ref, answers)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once."""
+        await (await self._choose(ref.context)).cancel(ref)
+
+    def forget(self, task_id: str) -> None:
+        """Note that the end of a task is journaled."""
+        if self._chosen is not None:
+            self._chosen.forget(task_id)
+
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+        """Send another request once."""
+        return await (await self._choose(context)).ask(method, params, context=context)
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Deliver what the server tells unasked, once a request has found out its version."""
+        await self._decided.wait()
+        assert self._chosen is not None
+        await self._chosen.run(observed)
+
+    async def aclose(self) -> None:
+        """Close whichever sessions there are."""
+        try:
+            if self._chosen is not None and self._chosen is not self._http:
+                await self._chosen.aclose()
+        finally:
+            await self._http.aclose()
+
+    async def _choose(self, context: object) -> Session:
+        """The session that the server needs.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        while self._chosen is None:
+            await self._choosing.run(context)
+        return self._chosen
+
+    async def _choose_now(self, context: object) -> None:
+        chosen: Session = self._http
+        try:
+            if self._asks_version:
+                await self._http.discover(context)
+            else:
+                chosen = self._speak_other(self._http)
+        except OtherVersionError:
+            chosen = self._speak_other(self._http)
+        except CredentialRefusedError as error:
+            if _REFUSED_BY_NAME.search(error.challenge):
+                raise
+            chosen = self._speak_other(self._http)
+            try:
+                # Lists the tools. Gateways grant ``initialize`` and ``ping`` to everybody.
+                await chosen.tool("", context=context)
+            except SessionError:
+                await chosen.aclose()
+                raise error from None
+        self._chosen = chosen
+        self._decided.set()
+
+
+def session_by_url(
+    url: str,
+    inputs: Inputs,
+    policy: PollPolicy,
+    clock: Clock,
+    *,
+    older: dict[str, Any],
+    capabilities: JSONObject | None = None,
+    limits: Limits | None = None,
+    asks_version: bool = True,
+    **options: Any,
+) -> DiscoveringSession:
+    """The session of a server by URL: native, or that of whichever older version the server speaks."""
+
+    def speak_other(http: HttpSession) -> Session:
+        # Loaded only for a server that turns out to need it.
+        from ..v2025.core_session import session_over
+
+        return session_over(http, inputs=inputs, clock=clock, **older)
+
+    http = HttpSession(
+        url,
+        capabilities=inputs.capabilities if capabilities is None else capabilities,
+        limits=limits or Limits(tasks_in_flight=policy.polls_in_flight),
+        sleep=clock.sleep,
+        **options,
+    )
+    return DiscoveringSession(http, speak_other, asks_version=asks_version)

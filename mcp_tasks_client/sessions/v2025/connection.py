@@ -1,0 +1,229 @@
+"""The contract of a connection: one MCP session at a 2025-11-25 server, in which either side may ask.
+
+How the messages travel is a connection's business; what they mean is that of :mod:`.core_session`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
+
+import anyio
+
+from ...errors import SessionError
+from ...protocol import JSONObject, RequestId
+from ...protocol.replies import Reply
+from ...protocol.text import shorten
+from ..request_errors import RequestErrors
+from .shapes import declares_tasks
+
+__all__ = [
+    "GET_STREAM",
+    "PING_S",
+    "SILENCE_S",
+    "Connection",
+    "Hear",
+    "OwnRequest",
+    "StreamCursor",
+    "finish_soon",
+    "is_answer",
+    "new_request_id",
+]
+
+GET_STREAM: Final = "the GET stream"
+"""In place of a method, for the stream that is open for the whole MCP session."""
+
+SILENCE_S: Final = 300.0
+"""Seconds without a byte after which a stream that may stay open counts as broken."""
+
+PING_S: Final = 10.0
+"""Seconds for the ``ping`` that tells whether an MCP session has ended."""
+
+_LAST_WORD_S: Final = 1.0
+"""Seconds for the reply to a request whose caller goes away."""
+
+
+@dataclass(slots=True)
+class StreamCursor:
+    """How far a stream was read."""
+
+    event_id: str | None = None
+    """The ID of its last event; ``None`` if the server gives none, so that the stream cannot be resumed."""
+
+    retry_s: float | None = None
+    """Seconds that the server wants to pass before the stream is opened again."""
+
+
+def new_request_id() -> str:
+    """A JSON-RPC ID that no other request of the MCP session has, whichever process made that."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OwnRequest:
+    """A request of ours. What the server says on the stream of its reply may be meant by it."""
+
+    method: str
+    params: JSONObject = field(default_factory=dict, repr=False)
+    context: object = field(default=None, repr=False)
+    """Of the call for whose sake it is sent."""
+
+    task_id: str | None = field(default=None, repr=False)
+    """The task that it is about."""
+
+    silence_s: float | None = None
+    """Seconds of silence after which a reply, which may take as long as it likes, is given up. ``None`` is
+    the connection's time-out, and twice as many seconds in all."""
+
+    request_id: RequestId = field(default_factory=new_request_id)
+    """Its JSON-RPC ID, by which another process can cancel it."""
+
+    cursor: StreamCursor = field(default_factory=StreamCursor)
+    """Moved as the stream of the reply is read. If it stands at an event from the start, another process has
+    sent the request, and only the rest of the stream is read."""
+
+
+Hear: TypeAlias = Callable[["Connection", JSONObject, OwnRequest], None]
+"""Takes each request and notification of the server, and the request on whose stream it came."""
+
+
+def is_answer(error: SessionError) -> bool:
+    """Whether a server has answered a request by that error, so that nothing goes on for it."""
+    return error.code is not None and error.http_status in (None, 200)
+
+
+async def finish_soon(send: Callable[[], Awaitable[None]]) -> None:
+    """Send what leaves something behind at the server. A caller that goes away waits for it a moment."""
+    scope, ended = anyio.CancelScope(shield=True), anyio.Event()
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            with scope:
+                await send()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await ended.wait()
+        finally:
+            scope.deadline = anyio.current_time() + _LAST_WORD_S
+    if failures:
+        raise failures[0]
+
+
+class Connection(ABC):
+    """One MCP session.
+
+    A *context* is that of the call for whose sake something is sent, as in :mod:`..sessions.base`.
+
+    Args:
+        session_id: Its ID; ``None`` if it has none, or not yet.
+        timeout_s: Seconds for an answer or a notification, and of silence for most requests.
+
+    Attributes:
+        session_id: As given, or as the server named it; ``None`` if the server has no sessions.
+        introduction: What the server said of itself in the handshake; empty before that.
+        cancels_tasks: Whether the server declares ``tasks.cancel``.
+        makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
+        lost: Whether the server has denied the session to the latest request and to a ``ping`` after it, so
+            that another one can be begun.
+        acknowledges: Whether :meth:`answer` returns only when the server has the answer.
+        reaches_others: Whether a task of another MCP session can be gone on with there.
+        calls: How many ``tools/call`` are under way.
+        context: Of the call for whose sake the session was begun, or gone back to.
+        listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
+            be, or a call has waited for that in vain. Another event each time that the stream ends.
+    """
+
+    acknowledges: ClassVar[bool] = True
+    reaches_others: ClassVar[bool] = True
+    server = "the server"
+    """Its name, for the log."""
+
+    def __init__(self, session_id: str | None, timeout_s: float) -> None:
+        self.session_id = session_id
+        self.introduction: JSONObject = {}
+        self.cancels_tasks = True
+        self.makes_tasks = False
+        self.lost = False
+        self.calls = 0
+        self.context: object = None
+        self.listening = anyio.Event()
+        self._timeout_s = timeout_s
+        self._own_name = new_request_id()
+
+    def __repr__(self) -> str:
+        name = shorten(self.session_id) if self.session_id else "without a session ID"
+        return f"<{type(self).__name__} {name}>"
+
+    @property
+    def name(self) -> str:
+        """The session ID, or a name of ours if the server gives none."""
+        return self.session_id or self._own_name
+
+    def errors_of(self, own: OwnRequest) -> RequestErrors:
+        """Makes the errors of a request. A session ID is a credential like a task ID."""
+        return RequestErrors(
+            own.method, own.task_id, (self.session_id,) if self.session_id else (), self.server
+        )
+
+    async def initialize(self, capabilities: JSONObject, client_info: JSONObject) -> None:
+        """Begin the session.
+
+        Raises:
+            SessionError: The server does not speak this generation, or could not be reached.
+        """
+        self.introduction = await self._shake_hands(capabilities, client_info)
+        self.cancels_tasks = declares_tasks(self.introduction, "cancel")
+        self.makes_tasks = declares_tasks(self.introduction, "requests", "tools", "call")
+
+    @abstractmethod
+    async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
+        """What the server has answered ``initialize`` with."""
+
+    @abstractmethod
+    async def request(self, own: OwnRequest) -> JSONObject:
+        """The result of a request, which is sent at most once.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set only if the server has not acted on the request.
+        """
+
+    @abstractmethod
+    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+        """Answer a request of the server's.
+
+        Raises:
+            SessionError: The answer may not have arrived.
+        """
+
+    @abstractmethod
+    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+        """Send a notification.
+
+        Raises:
+            SessionError: The notification may not have arrived.
+        """
+
+    async def end(self) -> None:  # noqa: B027  # the host's session is the host's
+        """End the session at the server, if it was begun here.
+
+        Raises:
+            SessionError: The server does not end it.
+        """
+
+    @abstractmethod
+    async def listen(self, context: Callable[[], object]) -> None:
+        """Hear what the server sends outside of replies. Returns when nothing comes that way any more.
+
+        Args:
+            context: Gives the context of a call for whose sake is listened now.
+        """

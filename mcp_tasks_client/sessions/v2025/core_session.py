@@ -1,0 +1,508 @@
+"""A server of MCP 2025-11-25 as one :class:`Session`: the client asks for tasks, and fetches their results.
+
+Theory of operation
+===================
+
+There is a handshake, and an MCP session to which a server may bind its tasks. So the ID of the MCP session is
+kept with each task (``session_data``), and another process goes on in that MCP session.
+
+``tasks/get`` tells the status and nothing else. The rest of a snapshot is put together here:
+
+- the result of a task that is over, from ``tasks/result``, which then answers at once;
+- the questions of a task in ``input_required``, from requests that the server sends on the stream of an open
+  ``tasks/result``, or on the GET stream. See :mod:`.task_tracker`.
+
+An answer is the reply to such a request. That the server has acknowledged it does not say that the task has
+used it. So the answer is sent once more if the task still waits two snapshots later.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+from mcp_types import SERVER_INFO_META_KEY, Tool
+
+from ...aio.clock import Clock
+from ...errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
+from ...policy import ReceivePolicy, TaskPreference
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError, RequestId
+from ...protocol.params import call_params
+from ...protocol.replies import CallReply, Created, Reply, Returned, RpcError
+from ...protocol.task import TERMINAL_STATUSES
+from ...protocol.text import quote, shorten
+from ...questions.callbacks import Inputs
+from ..base import (
+    INVALID_PARAMS,
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+    latest_context,
+    made_in_another,
+)
+from ..http.http_session import HttpSession
+from ..request_errors import RequestErrors
+from ..tool_catalogue import ToolCatalogue
+from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
+from .http_connection import HttpConnection
+from .inbound import Inbound
+from .mcp_sessions import McpSessions
+from .receiver import Receiver
+from .session_data import SessionData, is_foreign
+from .shapes import (
+    CORE_TASKS_VERSION,
+    inline_result,
+    mark_answer,
+    read_created_task,
+    read_progress_token,
+    rename_task_fields,
+)
+from .task_policy import TaskPolicy
+from .task_tracker import TaskTracker, TrackedTask
+
+__all__ = ["CoreTasksSession", "session_over"]
+
+_QUESTION_S: Final = 1.0
+"""Seconds for which a poll waits for a question to come. A later question is delivered when it comes."""
+
+_LISTENING_S: Final = 5.0
+"""Seconds for which a call waits for the GET stream to open, on which the server may ask. Some proxies hold
+the stream back, so that only one call waits that long."""
+
+_END_S: Final = 1.0
+"""Seconds for the end of an MCP session while the client closes."""
+
+_MOST_REFUSALS: Final = 3
+"""Times that the result of a completed task may be refused. Then the refusal is the result."""
+
+
+def session_over(
+    http: HttpSession,
+    *,
+    inputs: Inputs,
+    receive: ReceivePolicy | None,
+    task_preference: TaskPreference,
+    task_ttl_s: float,
+    clock: Clock,
+) -> Session:
+    """The session at a server that has turned out not to speak 2026-07-28. Nothing is sent yet.
+
+    Args:
+        http: Its channel and limits are used, and left open.
+        inputs: Answers what the server asks outside of its tasks.
+        receive: Limits of the tasks that the server has the client run; ``None`` is the defaults.
+        task_preference: Whether to ask for tasks.
+        task_ttl_s: Seconds for which the server is asked to keep a task.
+        clock: By which everything waits.
+
+    Raises:
+        ValueError: ``task_preference`` or ``task_ttl_s`` makes no sense.
+    """
+
+    def connect(hear: Hear, session_id: str | None) -> Connection:
+        return HttpConnection(
+            http.channel,
+            hear,
+            timeout_s=http.limits.task_timeout_s,
+            clock=clock,
+            session_id=session_id,
+        )
+
+    return CoreTasksSession(
+        connect,
+        endpoint=http.endpoint,
+        limits=http.limits,
+        client_info=http.client_info,
+        inputs=inputs,
+        receiver=Receiver(inputs, receive or ReceivePolicy(), clock),
+        preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
+        clock=clock,
+    )
+
+
+class CoreTasksSession(Session):
+    """A server of 2025-11-25.
+
+    Args:
+        connect: Makes a connection: of the MCP session with an ID, or of a new one.
+        endpoint: The server's name in the journal.
+        limits: Bounds of the requests.
+        client_info: ``name`` and ``version`` of the host.
+        inputs: Answers what the server asks outside of its tasks.
+        receiver: Runs what the server wants the client to run as a task.
+        preference: Whether to ask for tasks.
+        clock: By which everything waits.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Hear, str | None], Connection],
+        *,
+        endpoint: str,
+        limits: Limits,
+        client_info: JSONObject,
+        inputs: Inputs,
+        receiver: Receiver,
+        preference: TaskPolicy,
+        clock: Clock,
+    ) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self._preference = preference
+        self._receiver = receiver
+        self._clock = clock
+        self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
+        self._task_slots = anyio.Semaphore(limits.tasks_in_flight)
+        self._call_slots = anyio.Semaphore(limits.calls_in_flight)
+        self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
+        self._tracker = TaskTracker(clock, self._take_up, lambda: self._sessions.current)
+        self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
+        self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        forget_tools = self._catalogue.forget_tools
+        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
+        self._sessions = McpSessions(
+            partial(connect, inbound.hear),
+            {**inputs.capabilities, **receiver.capabilities},
+            client_info,
+            self._begun,
+        )
+
+    def __repr__(self) -> str:
+        return f"<CoreTasksSession {self.endpoint}>"
+
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
+
+        Raises:
+            SessionError: The server could not be asked, or does not speak this generation.
+        """
+        listed = await self._catalogue.find(name, context, fresh=fresh)
+        return listed.tool if listed is not None and listed.fault is None else None
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
+        """Whether the server makes tasks of a tool, and the host wants them.
+
+        Raises:
+            SessionError: The server could not be asked, or does not speak this generation.
+        """
+        connection = await self._sessions.begin(context)
+        listed = await self._catalogue.find(name, context) if connection.makes_tasks else None
+        tool = listed.tool if listed is not None else None
+        return self._preference.wants_task(name, tool, server_makes_tasks=connection.makes_tasks)
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once; again only if the server denied the MCP session, and so never read it.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set if nothing can have happened.
+            ValueError: The arguments have no JSON form.
+        """
+        async with self._call_slots:
+            await self._sessions.begin(call.context)  # else the catalogue would say that we speak 2026-07-28
+            listed = await self._catalogue.find_for_call(call.name, call.context)
+            connection = await self._sessions.begin(call.context)
+            tool = listed.tool if listed is not None else None
+            as_task = self._preference.wants_task(call.name, tool, server_makes_tasks=connection.makes_tasks)
+            params = self._call_params(call, as_task=as_task)
+            await self._wait_for_stream(connection)
+            await before_send()
+            try:
+                return await self._send_call(connection, params, call.context)
+            except SessionError as error:
+                if not (connection.lost and error.not_executed):
+                    raise
+            self._receiver.forget_session(connection.name)
+            connection = await self._sessions.begin(call.context)
+            await self._wait_for_stream(connection)
+            return await self._send_call(connection, params, call.context)
+
+    async def _wait_for_stream(self, connection: Connection) -> None:
+        """Return when the server can be heard: what it asks before, it asks nobody."""
+        listening = connection.listening
+        self._tracker.listen_to(connection)
+        await self._clock.wait(listening, _LISTENING_S)
+        listening.set()
+
+    def _call_params(self, call: ToolCall, *, as_task: bool) -> JSONObject:
+        params = call_params(call.name, call.arguments)
+        meta = dict(call.meta or {})
+        if as_task:
+            params["task"] = {"ttl": self._preference.ttl_ms}
+            if read_progress_token({"_meta": meta}) is None:
+                meta["progressToken"] = secrets.token_hex(8)
+        return {**params, "_meta": meta} if meta else params
+
+    async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
+        own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
+        connection.calls += 1
+        self._unfinished.add(own.request_id)
+        try:
+            result = await connection.request(own)
+        except SessionError as error:
+            if error.not_executed or is_answer(error):
+                self._unfinished.discard(own.request_id)
+            raise
+        finally:
+            connection.calls -= 1
+        created = read_created_task(result)
+        if created is not None:
+            self._unfinished.add(str(created["taskId"]))
+        self._unfinished.discard(own.request_id)
+        if created is None:
+            return Returned(result)
+        task = self._tracker.add_created(str(created["taskId"]), connection, context)
+        task.progress_token = read_progress_token(params)
+        meta = created.pop("_meta", None)
+        task.meta = meta if isinstance(meta, dict) else None
+        snapshot = self._snapshot(task, created, "tools/call")
+        return Created(snapshot.task, snapshot.session_data)
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Send ``tasks/get`` once, and add what else belongs to a snapshot.
+
+        Raises:
+            SessionError: No snapshot; its code is -32602 if the server does not know the task.
+        """
+        async with self._poll_slots:
+            task = await self._take_up(ref)
+            raw = await self._ask("tasks/get", task)
+        try:
+            raw = rename_task_fields(raw)
+        except MalformedError as error:
+            raise RequestErrors("tasks/get", task.task_id).malformed(str(error)) from None
+        status = raw.get("status")
+        if status in ("completed", "failed"):
+            raw = inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
+        elif status not in TERMINAL_STATUSES:
+            if task.reply is not None:
+                task.result = None  # the task goes on
+            task.latest = raw
+            await self._send_once_more(task, waiting=status == "input_required")
+            if status == "input_required":
+                self._tracker.open_result(task)
+                await self._tracker.wait_for_question(task, _QUESTION_S)
+        return self._snapshot(task, raw, "tasks/get")
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str:
+        """Answer requests of the server's for a task.
+
+        Returns:
+            Its ``session_data``, by which another client does not take the next question that reads the same
+            for one of these.
+
+        Raises:
+            SessionError: Not all answers were acknowledged. ``retryable`` if the server does not ask now.
+        """
+        task = await self._take_up(ref)
+        if task.silenced:
+            raise SessionError(
+                "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
+            )
+        async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
+            for key, answer in answers.items():
+                await self._answer(task, key, mark_answer(answer, ref.task_id))
+        self._tracker.go_on(task)
+        return task.data(self._tracker.owner).write()
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once. From here on none of the task's questions is answered.
+
+        Raises:
+            MissingCapabilityError: The server does not declare ``tasks.cancel``.
+            SessionError: No acknowledgement; its code is -32602 if the task is over already.
+        """
+        task = await self._take_up(ref)
+        if not task.connection.cancels_tasks:
+            raise MissingCapabilityError(
+                f"Task {shorten(ref.task_id)} was not cancelled: the server does not declare tasks.cancel. "
+                "The task goes on; stop waiting for it, or wait for its end.",
+                not_executed=True,
+            )
+        self._tracker.silence(task)
+        self._receiver.abandon(ref.task_id)
+        async with self._task_slots:
+            await self._ask("tasks/cancel", task)
+
+    def forget(self, task_id: str) -> None:
+        """Note that the end of a task is journaled."""
+        self._unfinished.discard(task_id)
+        task = self._tracker.find(task_id)
+        if task is not None:
+            self._tracker.forget(task)
+
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+        """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
+
+        Raises:
+            SessionError: No result.
+        """
+        connection = await self._sessions.begin(context)
+        if method != "server/discover":
+            return await connection.request(OwnRequest(method, params, context))
+        await connection.request(OwnRequest("ping", params, context))
+        said = connection.introduction
+        return {
+            "supportedVersions": [said.get("protocolVersion")],
+            "capabilities": said.get("capabilities"),
+            "instructions": said.get("instructions"),
+            "_meta": {SERVER_INFO_META_KEY: said.get("serverInfo")},
+        }
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Hear what the server sends on its own account, and deliver what it tells of tasks."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._receiver.run, partial(self._notify, observed))
+            await self._tracker.run(observed)
+
+    async def aclose(self) -> None:
+        """End the MCP session that was begun here, if nothing may live in it. The channel is left open."""
+        if not self._unfinished:
+            with anyio.move_on_after(_END_S), suppress(Exception):
+                await self._sessions.end()
+
+    # ── parts of a request ────────────────────────────────────────────────────────────────────
+
+    async def _take_up(self, ref: TaskRef) -> TrackedTask:
+        """The task, restored from the journal if it is not known, or another process had it since.
+
+        Raises:
+            RemoteProtocolError: The task is one of another version.
+            SessionError: A new MCP session was needed, and could not be begun.
+        """
+        if is_foreign(ref.session_data):
+            raise made_in_another(
+                CORE_TASKS_VERSION,
+                "Resume it once the server speaks that version again, or make the call again.",
+            )
+        task = self._tracker.find_current(ref)
+        if task is None:
+            data = SessionData.read(ref.session_data)
+            connection = await self._sessions.of_task(
+                data.session_id, ref.context, cancellable=data.cancellable
+            )
+            # Another caller may have restored it meanwhile.
+            task = self._tracker.find_current(ref) or self._tracker.restore(ref, connection)
+            self._unfinished.add(ref.task_id)
+        task.context = ref.context
+        return task
+
+    async def _ask(self, method: str, task: TrackedTask) -> JSONObject:
+        """Send one of ``tasks/*`` in the task's own MCP session, or in the current one if that has ended."""
+        own = task.connection
+        try:
+            return await self._send(own, method, task)
+        except SessionError as error:
+            if task.in_another and error.code == INVALID_PARAMS and not error.retryable:
+                raise RemoteProtocolError(
+                    "The server does not know the task in this MCP session. It was made in another one. "
+                    "TasksClient(url).resume() goes on with it there.",
+                    not_executed=True,
+                ) from error
+            if not own.lost:
+                raise
+            denied = error
+        self._receiver.forget_session(own.name)
+        current = await self._sessions.begin(task.context)
+        try:
+            raw = await self._send(current, method, task)
+        except SessionError as error:
+            if error.code != INVALID_PARAMS or error.retryable:
+                raise
+            message = "The server has ended the session that the task was made in"
+            raise SessionError(
+                f"{message}, and does not know the task in another. Make the call again.",
+                code=INVALID_PARAMS,
+                remote_message=f"{quote(error.remote_message)} ({message.lower()})",
+            ) from denied
+        if task.connection is own:
+            self._tracker.move(task, current)
+        return raw
+
+    async def _send(self, connection: Connection, method: str, task: TrackedTask) -> JSONObject:
+        return await connection.request(
+            OwnRequest(method, {"taskId": task.task_id}, task.context, task.task_id)
+        )
+
+    async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> Reply:
+        """What ``tasks/result`` answers of a task that is over."""
+        if task.reply is not None:
+            return task.reply
+        try:
+            return await self._send(task.connection, "tasks/result", task)
+        except SessionError as error:
+            if not is_answer(error):
+                raise
+            if completed and error.code == INVALID_PARAMS:
+                raise  # the server has forgotten the task meanwhile
+            task.refusals += 1
+            if completed and task.refusals < _MOST_REFUSALS:
+                error.retryable = True  # a completed task has a result, which the server may find later
+                raise
+            return RpcError(error.code, error.remote_message, error.data)
+
+    async def _answer(self, task: TrackedTask, key: str, answer: JSONObject) -> None:
+        if task.questions.was_answered(key):
+            return
+        request_id = task.questions.begin_answer(key)
+        if request_id is None:
+            raise ConnectionLostError(
+                "The server does not ask this just now. The answer is kept until it asks again.",
+                retryable=True,
+            )
+
+        async def send() -> None:
+            try:
+                await task.connection.answer(request_id, answer, task.context, task.task_id)
+            except BaseException:
+                task.questions.abort_answer(key)
+                raise
+            task.questions.finish_answer(key, answer, acknowledged=task.connection.acknowledges)
+
+        # Else the question counts as open, and the open ``tasks/result`` could not be cancelled.
+        await finish_soon(send)
+
+    async def _send_once_more(self, task: TrackedTask, *, waiting: bool) -> None:
+        unused = task.questions.look(waiting=waiting)
+        if unused is not None:
+            with suppress(SessionError):
+                await task.connection.answer(unused.request_id, unused.content, task.context, task.task_id)
+                task.questions.finish_once_more(unused)
+
+    def _snapshot(self, task: TrackedTask, raw: JSONObject, method: str) -> Snapshot:
+        try:
+            return self._tracker.snapshot(task, raw)
+        except MalformedError as error:
+            raise RequestErrors(method, task.task_id).malformed(str(error)) from None
+
+    # ── MCP sessions ──────────────────────────────────────────────────────────────────────────
+
+    def _begun(self) -> None:
+        self._catalogue.forget_tools()  # the last session's may not be this one's
+        self._tracker.changed.set()
+
+    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+        connection = await self._sessions.begin(context)
+        if method == "server/discover":
+            return {"supportedVersions": [PROTOCOL_VERSION]}  # the version was agreed on in the handshake
+        return await connection.request(OwnRequest(method, params, context))
+
+    async def _notify(
+        self, observed: ObservedTasks, session_id: str, method: str, params: JSONObject
+    ) -> None:
+        current = self._sessions.current
+        if current is not None and current.name == session_id and not current.lost:
+            context = latest_context(observed.refs())
+            await current.notify(method, params, context)

@@ -1,0 +1,301 @@
+"""One MCP session at a server of 2025-11-25, over Streamable HTTP.
+
+The server's own messages come among the events of any response, and on the stream that a GET opens. Servers
+allow one such stream a session, and do not send again what they said while there was none.
+
+A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
+A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
+stream ends early is not lost.
+
+Servers bind tasks to a session, and end them with it, so that a DELETE ends only one in which none lives.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import anyio
+
+from ...aio.clock import Clock
+from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ...policy import doubled
+from ...protocol import JSONObject, RequestId
+from ...protocol.replies import Reply, reply_fields
+from ...protocol.text import header_value, quote
+from ..http.body import drain
+from ..http.channel import HttpChannel, Message, ReadResponse, encode_json
+from ..http.headers import FIXED_HEADERS
+from ..http.transport import Response
+from ..request_errors import CREDENTIAL_STATUSES
+from .connection import GET_STREAM, PING_S, SILENCE_S, Connection, Hear, OwnRequest, StreamCursor, is_answer
+from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
+
+__all__ = ["HttpConnection"]
+
+_SESSION_ID: Final = "Mcp-Session-Id"
+_VERSION: Final = "MCP-Protocol-Version"
+_EVENTS: Final = "text/event-stream"
+
+_DENIALS: Final = frozenset({400, 404})
+"""HTTP statuses with which a server denies an MCP session, or something else is wrong."""
+
+_SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
+_NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
+
+_RETRY_S: Final = 1.0
+_CONFLICT: Final = 409
+_CONFLICT_RETRY_S: Final = 0.05
+"""Seconds before a GET stream is asked for again that the server refuses because it takes the one before for
+open. It notices within milliseconds that we have closed that one."""
+
+_LONGEST_RETRY_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 3600.0
+_MOST_RESUMPTIONS: Final = 5
+"""Attempts in a row to resume a stream that bring no event. They take about half a minute."""
+
+_NO_STREAM: Final = frozenset({400, 404, 405, 406, 501}) | CREDENTIAL_STATUSES
+"""HTTP statuses with which a server says that it has no GET stream."""
+
+_MOST_REFUSALS: Final = 5
+"""Refusals in a row, since one may be a gateway's."""
+
+
+class HttpConnection(Connection):
+    """One MCP session over HTTP.
+
+    Args:
+        channel: Sends the requests, with the host's headers.
+        hear: Called with each request and notification that comes.
+        timeout_s: Seconds of silence for most requests; twice as many in all.
+        clock: By which the reopening of streams waits.
+        session_id: Of an MCP session that another process began; ``None`` begins one with :meth:`initialize`.
+    """
+
+    def __init__(
+        self,
+        channel: HttpChannel,
+        hear: Hear,
+        *,
+        timeout_s: float,
+        clock: Clock,
+        session_id: str | None = None,
+    ) -> None:
+        super().__init__(session_id, timeout_s)
+        self._channel = channel
+        self.server = channel.server
+        self._hear = hear
+        self._clock = clock
+        self._version = CORE_TASKS_VERSION
+        self._begun = session_id is not None
+
+    async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
+        params: JSONObject = {
+            "protocolVersion": self._version,
+            "capabilities": capabilities,
+            "clientInfo": client_info,
+        }
+        result = await self.request(OwnRequest("initialize", params, self.context))
+        agreed = result.get("protocolVersion")
+        if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
+            raise RemoteProtocolError(
+                f"initialize was answered in version {quote(str(agreed))[:20]!r}, which the client has not "
+                "offered. Report it to the server's author.",
+                not_executed=True,
+            )
+        self._version, self._begun = agreed, True
+        initialized = OwnRequest("notifications/initialized", context=self.context)
+        await self._tell(initialized, {"method": initialized.method})
+        return result
+
+    async def request(self, own: OwnRequest) -> JSONObject:
+        """The result of a request, which is sent at most once. A stream that breaks is resumed."""
+        sent_before = own.cursor.event_id is not None
+        if not sent_before:
+            try:
+                return await self._exchange(self._post(own), own)
+            except ConnectionLostError as error:
+                if own.cursor.event_id is None or error.not_executed:
+                    raise
+        return await self._resume(own)
+
+    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+        """Answer a request of the server's. Returns when the server has acknowledged that."""
+        own = OwnRequest("an answer", context=context, task_id=task_id)
+        await self._tell(own, {"id": request_id, **reply_fields(reply)})
+
+    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+        """Send a notification. Returns when the server has acknowledged it."""
+        await self._tell(OwnRequest(method, context=context), {"method": method, "params": params})
+
+    async def listen(self, context: Callable[[], object]) -> None:
+        """Keep the GET stream open. Returns when the server has none, or the session has ended."""
+        cursor, refusals, failures = StreamCursor(), 0, 0
+        while True:
+            begun, asked_s = self._clock.monotonic(), 0.0
+            try:
+                await self._open_stream(OwnRequest(GET_STREAM, context=context(), cursor=cursor))
+            except SessionError as error:
+                asked_s, status = error.retry_after_s or 0.0, error.http_status
+                refusals = refusals + 1 if status in _NO_STREAM else 0
+            else:
+                refusals, status = 0, None
+            # What the server says before the stream is open again may be lost.
+            failures = 0 if self._clock.monotonic() - begun > _RETRY_S else failures + 1
+            conflict = status == _CONFLICT
+            if refusals or (failures > 1 and not conflict):
+                self.listening.set()  # no call has to wait for a stream that does not stay
+            if refusals >= _MOST_REFUSALS or status == 405:
+                return
+            await self._pause(cursor, failures, asked_s, _CONFLICT_RETRY_S if conflict else _RETRY_S)
+
+    async def end(self) -> None:
+        """End the session by a DELETE, if the server gave it an ID."""
+        if self.session_id is None:
+            return
+        own = OwnRequest("the end of the session", context=self.context)
+        headers = self._own_headers()
+        headers.pop("Content-Type", None)
+        message = Message(own.request_id, b"", headers, self.errors_of(own), "DELETE", own.context)
+        await self._channel.exchange(message, self._reader_of(message), silence_s=self._timeout_s)
+
+    # ── streams ───────────────────────────────────────────────────────────────────────────────
+
+    async def _open_stream(self, own: OwnRequest) -> None:
+        message = self._get(own)
+
+        async def read(response: Response) -> Reply:
+            if not 200 <= response.status < 300:
+                return await self._read(own, message, response)
+            self.listening.set()
+            try:
+                return await self._read(own, message, response)
+            finally:
+                self.listening = anyio.Event()
+
+        await self._channel.exchange(message, read, silence_s=SILENCE_S)
+
+    async def _resume(self, own: OwnRequest) -> JSONObject:
+        cursor, failures = own.cursor, 0
+        while True:
+            await self._pause(cursor, failures)
+            before = cursor.event_id
+            try:
+                return await self._exchange(self._get(own), own)
+            except SessionError as error:
+                if is_answer(error):
+                    raise
+                failures = 0 if cursor.event_id != before else failures + 1
+                if not isinstance(error, ConnectionLostError) or failures >= _MOST_RESUMPTIONS:
+                    # That a GET was not sent, or was refused, says nothing of the request that it resumes.
+                    raise self.errors_of(own).lost("its stream cannot be resumed") from error
+
+    async def _pause(
+        self, cursor: StreamCursor, failures: int, asked_s: float = 0.0, first_s: float = _RETRY_S
+    ) -> None:
+        backoff_s = doubled(first_s, failures - 1, _LONGEST_RETRY_S) if failures else 0.0
+        wanted_s = cursor.retry_s or 0.0
+        await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s), _LONGEST_PAUSE_S))
+
+    async def _read(self, own: OwnRequest, message: Message, response: Response) -> Reply:
+        if own.method == "initialize":
+            self.session_id = response.header(_SESSION_ID) or None
+        cursor = own.cursor
+
+        def hear(said: JSONObject) -> None:
+            cursor.event_id = read.events.last_event_id or cursor.event_id
+            self._hear(self, said, own)
+
+        read = self._channel.reader(message, hear)
+        try:
+            return await read(response)
+        finally:
+            events = read.events
+            cursor.event_id = events.last_event_id or cursor.event_id
+            cursor.retry_s = cursor.retry_s if events.retry_s is None else events.retry_s
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    async def _exchange(self, message: Message, own: OwnRequest) -> JSONObject:
+        return await self._send(message, partial(self._read, own, message), own.silence_s)
+
+    async def _tell(self, own: OwnRequest, body: JSONObject) -> None:
+        """Send what has no reply."""
+        message = self._post(own, body)
+        await self._send(message, self._reader_of(message), None)
+
+    def _reader_of(self, message: Message) -> ReadResponse:
+        """Reads the response to what has no reply."""
+
+        async def read(response: Response) -> Reply:
+            if not 200 <= response.status < 300:
+                return await self._channel.reader(message)(response)
+            await drain(response)
+            return {}
+
+        return read
+
+    async def _send(self, message: Message, read: ReadResponse, silence_s: float | None) -> JSONObject:
+        # Most are bounded as a whole: a server that drips, byte by byte, would hold the request for ever.
+        total_s = 2 * self._timeout_s if silence_s is None else math.inf
+        silence_s = self._timeout_s if silence_s is None else silence_s
+        try:
+            reply = await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
+        except SessionError as error:
+            denied = self.session_id is not None and self._begun and _may_deny_session(error)
+            self.lost = denied and await self._is_denied_again(message.context)
+            if self.lost:
+                error.retryable = True
+                error.not_executed = _is_about_session(error)
+                self.listening.set()
+            elif denied and message.errors.method != "tools/call":
+                error.retryable = True  # one of several servers has not heard of the session
+            raise
+        self.lost = False
+        return reply
+
+    async def _is_denied_again(self, context: object) -> bool:
+        """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
+        own = OwnRequest("ping", context=context)
+        ping = self._post(own)
+        try:
+            await self._channel.exchange(
+                ping, partial(self._read, own, ping), silence_s=PING_S, total_s=PING_S
+            )
+        except SessionError as error:
+            return _may_deny_session(error)
+        return False
+
+    def _get(self, own: OwnRequest) -> Message:
+        headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
+        headers.pop("Content-Type", None)
+        if own.cursor.event_id is not None:
+            headers["Last-Event-ID"] = header_value(own.cursor.event_id)
+        return Message(own.request_id, b"", headers, self.errors_of(own), "GET", own.context)
+
+    def _post(self, own: OwnRequest, body: JSONObject | None = None) -> Message:
+        body = body or {"id": own.request_id, "method": own.method, "params": own.params}
+        content = encode_json({"jsonrpc": "2.0", **body}, own.method).encode("ascii")
+        headers, errors = self._own_headers(), self.errors_of(own)
+        return Message(own.request_id, content, headers, errors, context=own.context)
+
+    def _own_headers(self) -> dict[str, str]:
+        headers = dict(FIXED_HEADERS)
+        headers.pop(_VERSION, None)
+        if self._begun:
+            headers[_VERSION] = self._version
+        if self.session_id is not None:
+            headers[_SESSION_ID] = self.session_id
+        return headers
+
+
+def _may_deny_session(error: SessionError) -> bool:
+    return error.http_status in _DENIALS and error.code not in _NOT_ABOUT_SESSIONS
+
+
+def _is_about_session(error: SessionError) -> bool:
+    """Whether a denial cannot be the words of a tool that has run."""
+    return error.code is None or _SESSION_WORDS.search(error.remote_message) is not None

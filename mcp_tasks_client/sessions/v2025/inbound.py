@@ -1,0 +1,163 @@
+"""What a 2025-11-25 server sends on its own account: questions, cancellations, status, progress."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from ...aio.clock import Clock
+from ...errors import SessionError
+from ...protocol import JSONObject, RequestId
+from ...protocol.replies import Reply, RpcError
+from ...questions.callbacks import InputContext, Inputs
+from .connection import GET_STREAM, Connection, OwnRequest
+from .receiver import Receiver
+from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
+from .task_tracker import TaskTracker, TrackedTask
+
+__all__ = ["Inbound"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+_REPLY_ATTEMPTS: Final = 3
+_REPLY_PAUSE_S: Final = 1.0
+"""A reply that did not arrive is sent again this often, after so many seconds."""
+
+
+class Inbound:
+    """Decides whose each request and notification is.
+
+    Args:
+        tracker: Takes what belongs to a task of the server.
+        inputs: Answers what belongs to none.
+        receiver: Runs what the server wants as a task of ours.
+        clock: By which a reply is retried.
+        tools_changed: Called when the server's list of tools has changed.
+    """
+
+    def __init__(
+        self,
+        tracker: TaskTracker,
+        inputs: Inputs,
+        receiver: Receiver,
+        clock: Clock,
+        tools_changed: Callable[[], None],
+    ) -> None:
+        self._tracker = tracker
+        self._inputs = inputs
+        self._receiver = receiver
+        self._clock = clock
+        self._tools_changed = tools_changed
+        self._replying: dict[tuple[Connection, RequestId], anyio.CancelScope] = {}
+
+    def hear(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
+        """Take a message. One that cannot be read is passed over."""
+        try:
+            self._take(connection, message, source)
+        except (RecursionError, ValueError, TypeError, OverflowError) as error:
+            logger.warning("A message of the server cannot be read: %s", type(error).__name__)
+
+    def _take(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
+        method, params = message.get("method"), message.get("params")
+        params = params if isinstance(params, dict) else {}
+        request_id = read_request_id(message)
+        if request_id is not None and isinstance(method, str):
+            self._take_request(connection, request_id, method, params, source)
+            return
+        match method:
+            case "notifications/tasks/status" if isinstance(params.get("taskId"), str):
+                self._tracker.take_status(params["taskId"], params, connection, source.context)
+            case "notifications/progress":
+                self._tracker.take_progress(params)
+            case "notifications/tools/list_changed":
+                self._tools_changed()
+            case "notifications/cancelled":
+                cancelled = read_request_id({"id": params.get("requestId")})
+                if cancelled is not None:
+                    self._tracker.withdraw(connection, cancelled)
+                    scope = self._replying.pop((connection, cancelled), None)
+                    if scope is not None:
+                        scope.cancel()
+
+    def _take_request(
+        self,
+        connection: Connection,
+        request_id: RequestId,
+        method: str,
+        params: JSONObject,
+        source: OwnRequest,
+    ) -> None:
+        name = connection, request_id
+        received = self._receiver.concerns(method, params)
+        task = self._task_of(connection, params, source) if method in QUESTIONS and not received else None
+        if task is None:
+            if name not in self._replying and self._tracker.begin(
+                self._reply, name, method, params, source.context
+            ):
+                self._replying[name] = anyio.CancelScope()
+        elif task.silenced:
+            pass  # mcp 1.30 loses its session when a question of a cancelled task is answered
+        elif not self._tracker.hear(task, request_id, strip_volatile(method, params)):
+            refusal = RpcError(
+                INVALID_PARAMS, "The task has too many open questions, or too large ones", None
+            )
+            self._tracker.begin(self._send, name, refusal, params, source.context)
+
+    def _task_of(self, connection: Connection, params: JSONObject, source: OwnRequest) -> TrackedTask | None:
+        """The task that asks; ``None`` if it is a plain call, or nothing tells."""
+        marked = read_related_task(params)
+        if marked is not None:
+            return self._tracker.add(marked, connection, source.context)
+        if source.task_id is not None:
+            return self._tracker.find(source.task_id)
+        # FastMCP 3 asks on the GET stream, without a mark. No plain call may be meant by that.
+        if source.method == GET_STREAM and not connection.calls:
+            return self._tracker.only_task_of(connection)
+        return None
+
+    async def _reply(
+        self,
+        name: tuple[Connection, RequestId],
+        method: str,
+        params: JSONObject,
+        context: object,
+    ) -> None:
+        """Answer a request that belongs to no task of the server."""
+        connection, request_id = name
+        try:
+            with self._replying[name]:
+                answer: Reply = {}
+                if self._receiver.concerns(method, params):
+                    answer = await self._receiver.handle(method, params, connection.name, request_id, context)
+                elif method in QUESTIONS:
+                    asked = InputContext(tool=None, key=str(request_id), task=None, context=context)
+                    answer = await self._inputs.reply(asked, {"method": method, "params": params})
+                elif method != "ping":
+                    answer = RpcError(METHOD_NOT_FOUND, "Method not found", None)
+                # Another request may come under the same ID as soon as this one is answered.
+                self._replying.pop(name, None)
+                await self._send(name, answer, params, context)
+        finally:
+            self._replying.pop(name, None)
+
+    async def _send(
+        self, name: tuple[Connection, RequestId], answer: Reply, params: JSONObject, context: object
+    ) -> None:
+        connection, request_id = name
+        with suppress(SessionError):  # whoever asked fails by itself
+            for attempt in range(1, _REPLY_ATTEMPTS + 1):
+                if self._receiver.is_abandoned(params):
+                    return
+                try:
+                    await connection.answer(request_id, answer, context, None)
+                    return
+                except SessionError as error:
+                    if not error.retryable or attempt == _REPLY_ATTEMPTS:
+                        raise
+                    await self._clock.sleep(max(_REPLY_PAUSE_S * attempt, error.retry_after_s or 0.0))

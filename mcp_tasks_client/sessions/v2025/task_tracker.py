@@ -1,0 +1,546 @@
+"""The tasks of a 2025-11-25 server that this client knows, and the ``tasks/result`` that is open for each.
+
+In ``input_required`` a server sends its questions on the stream of an open ``tasks/result``, so the client
+opens one, at most one a task. It stays open until the task ends, also while the task works: the next question
+comes on it, and the result. Three rules keep questions from being lost:
+
+- An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
+  context of that request, and would abort it.
+- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled,
+  as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
+  process that takes the task over. Otherwise the server would deliver the next question to it. Or its stream
+  is resumed, if the server gave its events IDs.
+- What the server says between two polls is delivered at once, as a snapshot of the task.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ...aio.clock import Clock
+from ...errors import SessionError
+from ...policy import doubled
+from ...protocol import JSONObject, MalformedError, RequestId
+from ...protocol.replies import Reply, RpcError
+from ...protocol.task import TERMINAL_STATUSES, read_task
+from ...protocol.text import shorten
+from ..base import ObservedTasks, Snapshot, TaskRef, latest_context
+from .connection import SILENCE_S, Connection, OwnRequest, StreamCursor, is_answer, new_request_id
+from .question_log import QuestionLog
+from .session_data import SessionData
+from .shapes import inline_result, rename_task_fields
+
+__all__ = ["TaskTracker", "TrackedTask"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_UNOBSERVED_S: Final = 1.0
+"""Seconds after which the ``tasks/result`` of a task that nobody observes is cancelled."""
+
+_FORGET_S: Final = 60.0
+"""Seconds after which a task is forgotten that was heard of, and that nobody has begun to observe."""
+
+_MAX_TASKS_HEARD_OF: Final = 1000
+"""Tasks that are known from nothing but the server's requests, at most."""
+
+_CLOSE_S: Final = 1.0
+"""Seconds for all open requests to be cancelled while the client closes."""
+
+_REOPEN_S: Final = 1.0
+_LONGEST_REOPEN_S: Final = 30.0
+"""Seconds before a ``tasks/result`` that broke is opened again. They double while it breaks at once."""
+
+_PROGRESS_S: Final = 0.1
+"""Seconds between two deliveries of one task's progress."""
+
+
+@dataclass(eq=False, slots=True)
+class OpenResult:
+    """A ``tasks/result`` that has been sent, and may have brought the result."""
+
+    own: OwnRequest
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    reply: JSONObject | None = None
+
+
+@dataclass(eq=False, slots=True)
+class TrackedTask:
+    """What is known of one task, beside what the core knows."""
+
+    task_id: str
+    connection: Connection
+    questions: QuestionLog
+    built_from: str | None = None
+    """The ``session_data`` from which this was restored."""
+
+    in_another: bool = False
+    """Whether the task was made in an MCP session that cannot be reached over the connection."""
+
+    since: float = 0.0
+    """Monotonic seconds when this was made."""
+
+    observed: bool = False
+    """Whether it was among the observed tasks at some time."""
+
+    latest: JSONObject = field(default_factory=dict)
+    """The last snapshot, under the field names of 2026-07-28; empty before the first."""
+
+    context: object = field(default=None, repr=False)
+    """Of whoever has the task driven, as far as was told last."""
+
+    meta: JSONObject | None = None
+    """The ``_meta`` of the creation, which may hold an immediate response for the model."""
+
+    progress_token: str | int | None = None
+    progress: JSONObject | None = None
+    progress_at: float = -math.inf
+    is_hearsay: bool = False
+    """Whether all that is known of the task was heard since it was last driven here, if it ever was."""
+
+    silenced: bool = False
+    """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
+
+    result: OpenResult | None = None
+    abandoned: tuple[RequestId, str | None] | None = None
+    """A ``tasks/result`` that may be open without a reader: its ID, and the last event ID of its stream."""
+
+    event_id: str | None = None
+    """Where the stream of the open ``tasks/result`` stood when the questions were last changed."""
+
+    reopen_at: float = -math.inf
+    failures: int = 0
+    refusals: int = 0
+    """Times that the server had no result of a completed task."""
+
+    news: anyio.Event = field(default_factory=anyio.Event)
+    """Set by the next question, and when there will be none."""
+
+    def __repr__(self) -> str:
+        return f"<TrackedTask {shorten(self.task_id)}>"
+
+    @property
+    def reply(self) -> JSONObject | None:
+        """The result that the open ``tasks/result`` has brought, if it has."""
+        return None if self.result is None else self.result.reply
+
+    def data(self, owner: str) -> SessionData:
+        """What the journal is to keep."""
+        result_id, event_id = self.abandoned or (None, None)
+        if self.result is not None and self.reply is None:
+            result_id, event_id = self.result.own.request_id, self.event_id
+        data = SessionData(
+            owner=owner,
+            session_id=self.connection.session_id,
+            cancellable=self.connection.cancels_tasks,
+            result_id=result_id,
+            event_id=event_id,
+            progress_token=self.progress_token,
+        )
+        return self.questions.dump(data)
+
+
+class TaskTracker:
+    """Knows the tasks, keeps their ``tasks/result`` open, and delivers what the server tells unasked.
+
+    Args:
+        clock: By which everything here waits.
+        take_up: Gives a task of the journal its connection, and :meth:`restore` it.
+        current: Gives the MCP session that new calls are made in, if there is one.
+
+    Attributes:
+        owner: This client's name in ``session_data``.
+        changed: Set when the set of connections or of tasks has changed.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
+        current: Callable[[], Connection | None],
+    ) -> None:
+        self.owner = str(new_request_id())
+        self.changed = anyio.Event()
+        self._clock = clock
+        self._take_up = take_up
+        self._current = current
+        self._tasks: dict[str, TrackedTask] = {}
+        self._running: tuple[TaskGroup, ObservedTasks] | None = None
+        self._streams: dict[Connection, anyio.CancelScope] = {}
+
+    # ── which tasks ───────────────────────────────────────────────────────────────────────────
+
+    def find(self, task_id: str) -> TrackedTask | None:
+        """The task of that ID, if it is known."""
+        return self._tasks.get(task_id)
+
+    def only_task_of(self, connection: Connection) -> TrackedTask | None:
+        """The only task of an MCP session that goes on; ``None`` if there are several, or none."""
+        found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
+        return found[0] if len(found) == 1 else None
+
+    def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask | None:
+        """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
+        heard_of = sum(not task.observed for task in self._tasks.values())
+        task = self._tasks.get(task_id)
+        if task is None and heard_of < _MAX_TASKS_HEARD_OF:
+            task = self.add_created(task_id, connection, context)
+            task.is_hearsay = True
+        return task
+
+    def add_created(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
+        """A task that a call has created. The server may have spoken of it before."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            task = TrackedTask(
+                task_id,
+                connection,
+                QuestionLog(SessionData()),
+                since=self._clock.monotonic(),
+                context=context,
+            )
+            self._tasks[task_id] = task
+        task.is_hearsay = False
+        return task
+
+    def find_current(self, ref: TaskRef) -> TrackedTask | None:
+        """The task, if what is known of it is newer than what the journal holds, and nobody else's."""
+        task = self._tasks.get(ref.task_id)
+        if task is None or ref.session_data in (None, task.built_from):
+            return task
+        if task.is_hearsay:
+            return None  # the journal knows of questions that were asked before
+        return task if SessionData.read(ref.session_data).owner == self.owner else None
+
+    def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
+        """Take up a task from the journal, where another process may have left it."""
+        before = self._tasks.pop(ref.task_id, None)
+        if before is not None and before.result is not None:
+            before.result.scope.cancel()
+        data = SessionData.read(ref.session_data)
+        task = TrackedTask(
+            ref.task_id,
+            connection,
+            QuestionLog(data),
+            built_from=ref.session_data,
+            since=self._clock.monotonic(),
+            progress_token=data.progress_token,
+        )
+        if data.session_id is not None and data.session_id != connection.session_id:
+            task.questions.lose_session()
+            task.in_another = not connection.reaches_others  # else its own session has ended
+        elif data.result_id is not None:
+            task.abandoned = data.result_id, data.event_id
+        if before is not None and before.is_hearsay and before.connection is connection:
+            task.questions.take_over(before.questions)
+        self._tasks[ref.task_id] = task
+        self.begin(self._settle_abandoned, task)
+        return task
+
+    def move(self, task: TrackedTask, connection: Connection) -> None:
+        """Note that a task goes on in another MCP session, because its own has ended."""
+        self._drop_result(task)
+        task.connection, task.abandoned, task.in_another = connection, None, False
+        task.questions.lose_session()
+
+    def forget(self, task: TrackedTask) -> None:
+        """Forget a task that is over."""
+        self._drop_result(task)
+        task.questions.clear()
+        task.news.set()
+        if self._tasks.get(task.task_id) is task:
+            del self._tasks[task.task_id]
+
+    def silence(self, task: TrackedTask) -> None:
+        """Answer none of a task's questions any more: it is being cancelled."""
+        task.silenced = True
+        task.questions.clear()
+        task.news.set()
+
+    # ── snapshots ─────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self, task: TrackedTask, raw: JSONObject | None = None) -> Snapshot:
+        """The task with its oldest open question, its progress, and what the journal is to keep.
+
+        Args:
+            task: The task.
+            raw: A new snapshot of the server's; ``None`` for the latest.
+
+        Raises:
+            MalformedError: The snapshot is not one.
+        """
+        if raw is not None:
+            task.latest = raw
+        wire: JSONObject = {"taskId": task.task_id}
+        if task.meta is not None:
+            wire["_meta"] = task.meta
+        if task.progress is not None:
+            wire["progress"] = task.progress
+        wire |= task.latest
+        if wire.get("status") not in TERMINAL_STATUSES:
+            asked = task.questions.show()
+            # FastMCP 3 says that a task works as soon as it has sent a question.
+            if asked or wire.get("status") == "input_required":
+                wire |= {"status": "input_required", "inputRequests": asked}
+        return Snapshot(read_task(wire), task.data(self.owner).write())
+
+    def deliver(self, task: TrackedTask, raw: JSONObject | None = None) -> None:
+        """Tell the core how a task is, without being asked."""
+        if self._running is None or not (raw or task.latest):
+            return  # a poll tells the same
+        with suppress(MalformedError):
+            self._running[1].deliver(self.snapshot(task, raw))
+
+    def take_status(self, task_id: str, params: JSONObject, connection: Connection, context: object) -> None:
+        """Take a ``notifications/tasks/status``. It tells when to fetch the result or the questions."""
+        task, raw = self._tasks.get(task_id), rename_task_fields(params)
+        if task is None and connection.calls > 0:
+            task = self.add(task_id, connection, context)  # told before the reply that creates the task
+        if task is None:
+            return
+        match raw.get("status"):
+            case "working" | "cancelled":
+                self.deliver(task, raw)
+            case "completed" | "failed" | "input_required":
+                task.latest = {**task.latest, **raw}
+                self._act_on_status(task)
+
+    def _act_on_status(self, task: TrackedTask) -> None:
+        """Fetch what belongs to the latest status, before a poll is due."""
+        if not self._is_observed(task):
+            return
+        match task.latest.get("status"):
+            case "completed" | "failed":
+                self.begin(self._fetch_end, task)
+            case "input_required":
+                self.open_result(task)
+
+    async def _fetch_end(self, task: TrackedTask) -> None:
+        """Deliver the end of a task that the server has told of.
+
+        By a request of its own: TypeScript's server looks only once a poll interval whether it can answer the
+        ``tasks/result`` that is open.
+        """
+        own = OwnRequest("tasks/result", {"taskId": task.task_id}, task.context, task.task_id)
+        try:
+            reply: Reply = await task.connection.request(own)
+        except SessionError as error:
+            if not is_answer(error):
+                return  # a poll tells
+            reply = RpcError(error.code, error.remote_message, error.data)
+        self._take_end(task, reply)
+
+    def take_progress(self, params: JSONObject) -> None:
+        """Take a ``notifications/progress``."""
+        token, tasks = params.get("progressToken"), self._tasks.values()
+        task = next((one for one in tasks if token is not None and one.progress_token == token), None)
+        if task is None:
+            return
+        now = self._clock.monotonic()
+        task.progress = {name: params[name] for name in ("progress", "total", "message") if name in params}
+        if now - task.progress_at >= _PROGRESS_S:  # the next one, or a poll, tells the rest
+            task.progress_at = now
+            self.deliver(task)
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, task: TrackedTask, request_id: RequestId, request: JSONObject) -> bool:
+        """Take a question of a task's. Returns whether there was room for it."""
+        heard = task.questions.hear(request_id, request)
+        if heard == "new":
+            task.event_id = task.result.own.cursor.event_id if task.result is not None else None
+            task.news.set()
+            self.deliver(task)
+        return heard != "too many"
+
+    def withdraw(self, connection: Connection, request_id: RequestId) -> None:
+        """The server has cancelled one of its requests."""
+        for task in self._tasks.values():
+            if task.connection is connection and task.questions.withdraw(request_id):
+                self.deliver(task)
+
+    def go_on(self, task: TrackedTask) -> None:
+        """Deliver the next question after an acknowledged answer, and cancel what nobody reads."""
+        self.deliver(task)
+        self.begin(self._settle_abandoned, task)
+
+    async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
+        """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
+        if task.result is not None and task.reply is None and not task.questions:
+            task.news = anyio.Event()
+            await self._clock.wait(task.news, limit_s)
+
+    # ── tasks/result ──────────────────────────────────────────────────────────────────────────
+
+    def open_result(self, task: TrackedTask) -> None:
+        """Open ``tasks/result``, unless one is open or this must not be done now."""
+        held = task.silenced or self._clock.monotonic() < task.reopen_at
+        if held or task.result is not None or not self._is_observed(task):
+            return
+        task.observed = True
+        self.changed.set()  # from now on it matters whether the task is observed still
+        self._open(task, new_request_id(), None)
+
+    def _open(self, task: TrackedTask, request_id: RequestId, event_id: str | None) -> None:
+        """Send ``tasks/result``, or go on reading the stream of one from an event."""
+        params, cursor = {"taskId": task.task_id}, StreamCursor(event_id)
+        own = OwnRequest("tasks/result", params, task.context, task.task_id, SILENCE_S, request_id, cursor)
+        task.event_id, task.result = event_id, OpenResult(own)
+        self.begin(self._follow, task, task.result)
+
+    async def _follow(self, task: TrackedTask, result: OpenResult) -> None:
+        """Read the stream of a ``tasks/result`` to its end."""
+        begun, lost = self._clock.monotonic(), None
+        with result.scope:
+            try:
+                result.reply = await task.connection.request(result.own)
+            except SessionError as error:
+                lost = error
+        if task.result is not result or result.scope.cancelled_caught:
+            return
+        if lost is None:
+            self._take_end(task, result.reply)
+        else:
+            self._note_lost(task, result, lost, self._clock.monotonic() - begun)
+        task.news.set()  # no question comes on this stream any more
+        await self._settle_abandoned(task)
+
+    def _take_end(self, task: TrackedTask, reply: Reply | None) -> None:
+        """Deliver the end of a task, if the reply tells it without a poll."""
+        status = task.latest.get("status")
+        if isinstance(reply, dict) and "content" in reply and status is not None:
+            self.deliver(task, inline_result({**task.latest, "status": "completed"}, reply))
+        elif reply is not None and status == "failed":
+            self.deliver(task, inline_result(task.latest, reply))
+        else:
+            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what the reply means, a poll tells
+
+    def _note_lost(self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float) -> None:
+        """Have a poll open ``tasks/result`` again.
+
+        Also after an error that the server answered. It may only say that the request was cancelled, by
+        ourselves or by another client of the journal; a task that has failed says so to the next request.
+        """
+        task.result = None
+        task.questions.lose_stream()
+        task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
+        pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
+        task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
+        if not (error.not_executed or task.connection.lost or is_answer(error)):
+            task.abandoned = result.own.request_id, None  # it may be open at the server still
+
+    async def _settle_abandoned(self, task: TrackedTask) -> None:
+        """Resume a ``tasks/result`` without a reader, or cancel it once no question is open on it."""
+        if task.abandoned is None or task.silenced:
+            return
+        request_id, event_id = task.abandoned
+        if event_id is not None and task.result is None:
+            task.abandoned = None
+            self._open(task, request_id, event_id)
+        elif not task.questions:
+            with suppress(SessionError):
+                await self._cancel_request(task, request_id)
+            if task.abandoned is not None and task.abandoned[0] == request_id:
+                task.abandoned = None
+
+    def _drop_result(self, task: TrackedTask) -> None:
+        """Stop reading without a word to the server, which knows that the task or the session is over."""
+        if task.result is not None:
+            task.result.scope.cancel()
+            task.result = None
+
+    async def _close_result(self, task: TrackedTask) -> None:
+        """Tell the server that nobody reads any more, unless a question is open there, and stop reading."""
+        result = task.result
+        if result is None or result.reply is not None or task.questions:
+            return
+        with suppress(SessionError):  # what it asks before it knows, it does not ask again
+            await self._cancel_request(task, result.own.request_id)
+        result.scope.cancel()
+        if task.result is result:
+            task.result = None
+
+    async def _cancel_request(self, task: TrackedTask, request_id: RequestId) -> None:
+        # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
+        # its tasks, if the request is cancelled in that instant.
+        if not task.connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
+            await task.connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
+
+    # ── while a client is open ────────────────────────────────────────────────────────────────
+
+    def _is_observed(self, task: TrackedTask) -> bool:
+        return self._running is not None and task.task_id in self._running[1].refs()
+
+    def begin(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
+        """Do something in the background. Returns False if no client is open."""
+        if self._running is None:
+            return False
+        self._running[0].start_soon(work, *args)
+        return True
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Keep open what has to be open for the observed tasks. Runs until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._running = group, observed
+            group.start_soon(self._note_changes, observed)
+            try:
+                while True:
+                    self.changed = anyio.Event()
+                    await self._attend(observed)
+                    waiting = any(task.result is not None for task in self._tasks.values())
+                    await self._clock.wait(self.changed, _UNOBSERVED_S if waiting else None)
+            finally:
+                self._running = None
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    async with anyio.create_task_group() as closing:
+                        for task in list(self._tasks.values()):
+                            closing.start_soon(self._close_result, task)
+                self._tasks.clear()
+                self._streams.clear()
+
+    async def _note_changes(self, observed: ObservedTasks) -> None:
+        while True:
+            await observed.changed()
+            self.changed.set()
+
+    async def _attend(self, observed: ObservedTasks) -> None:
+        refs = observed.refs()
+        for task_id in refs.keys() - self._tasks.keys():
+            with suppress(SessionError):  # the task's own poll tells
+                await self._take_up(refs[task_id])
+        for task in list(self._tasks.values()):
+            if task.task_id in refs:
+                first, task.observed = not task.observed, True
+                if first:
+                    self._act_on_status(task)
+                if first and task.questions:
+                    self.deliver(task)
+            elif task.observed or self._clock.monotonic() - task.since > _FORGET_S:
+                self.begin(self._close_result, task)
+                if not task.questions:
+                    self._tasks.pop(task.task_id, None)
+        used = [*(task.connection for task in self._tasks.values()), self._current()]
+        needed = {connection for connection in used if connection is not None}
+        for connection in needed:
+            self.listen_to(connection)
+        for connection in self._streams.keys() - needed:
+            self._streams.pop(connection).cancel()
+
+    def listen_to(self, connection: Connection) -> None:
+        """Open the GET stream of an MCP session, on which the server may send questions."""
+        if self._running is not None and connection not in self._streams and not connection.lost:
+            scope = self._streams[connection] = anyio.CancelScope()
+            self.begin(self._listen, connection, scope, self._running[1])
+
+    async def _listen(
+        self, connection: Connection, scope: anyio.CancelScope, observed: ObservedTasks
+    ) -> None:
+        with scope:
+            await connection.listen(lambda: latest_context(observed.refs()) or connection.context)
