@@ -52,10 +52,6 @@ class Lease:
     expires_at: float
     """Until when that holds."""
 
-    def covers(self, owner: str) -> bool:
-        """Whether the owner is one of this lease."""
-        return owner.rpartition("/")[0] == self.lease_id
-
 
 class LeaseSource(Protocol):
     """What a journal asks for the lease to renew. It may be called from any thread, and never waits."""
@@ -140,7 +136,7 @@ class Journal(ABC):
     the last of them. While nobody has it open, every method raises :class:`JournalError`.
 
     A stored record that cannot be read is logged and left as it is. It withholds no other record;
-    asked for by its own key or task ID, it raises :class:`JournalCorruptError`, or
+    asked for by its own ID or that of its task, it raises :class:`JournalCorruptError`, or
     :class:`JournalCodecError` where a codec is missing or cannot decode it.
 
     Attributes:
@@ -267,10 +263,6 @@ class Journal(ABC):
         """The record of this ``record_id``; ``None`` if there is none."""
 
     @abstractmethod
-    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
-        """The record of an idempotency key in this scope; ``None`` if there is none."""
-
-    @abstractmethod
     async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
         """The record of a task in this scope, ended or not; ``None`` if there is none.
 
@@ -308,8 +300,8 @@ class Journal(ABC):
         That is a record whose outcome was delivered before ``before``, or was kept after its delivery until a
         time before ``now``. Unless it has an owner who is not gone, it is also a task whose time-to-live had
         passed before ``before`` (:attr:`TaskRecord.expires_at`), and a call of which nothing can have run: it
-        is in state ``gathering``, was never answered, and was saved before ``before``. ``Row.is_old`` says
-        all this of a row. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
+        is in state ``gathering``, was never answered, and was saved before ``before``. ``statements.sql`` says
+        all this in SQL. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
 
         Args:
             before: In seconds since the epoch.
@@ -350,7 +342,7 @@ class Journal(ABC):
     async def owners(self, *names: str) -> dict[str, Lease | None]:
         """Owners, each with the lease that covers it, run out or not; ``None`` if there is none.
 
-        Which one covers it, its name says; see :meth:`Lease.covers`.
+        The lease ``a`` covers the owners ``a/1``, ``a/2`` and so on.
         Who is gone is judged by that, outside of the journal. An owner who was gone stays so: each client has
         a name of its own, and whoever comes back finds its fences overtaken.
 

@@ -105,7 +105,6 @@ class GuardedJournal(Journal):
     deliver = _guard_sync(Journal.deliver)
     remove = _guard(Journal.remove)
     by_id = _guard(Journal.by_id)
-    by_key = _guard(Journal.by_key)
     by_task_id = _guard(Journal.by_task_id)
     records = _guard(Journal.records)
     prune = _guard(Journal.prune)

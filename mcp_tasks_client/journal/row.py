@@ -6,10 +6,11 @@ given, and the one in memory forgets and refuses exactly what the one on disk do
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self, overload
@@ -25,15 +26,20 @@ from .codec import Codec, decoded, encoded
 
 __all__ = [
     "ASKING",
+    "CHANGING",
     "Row",
-    "RowWrite",
+    "changing_columns",
     "checked_time",
+    "columns_of",
+    "columns_of_row",
     "driven_elsewhere",
     "escape",
+    "key_digest",
     "not_open",
     "read_instruction",
     "read_instructions",
     "read_rows",
+    "scope_digest",
     "unescape",
 ]
 
@@ -56,7 +62,7 @@ class Row(NamedTuple):
         pending: 1 for a task to observe or an outcome that nobody has received, else 0.
         due_at: When a task is polled next; ``None`` for all that is no task to observe.
         expires_at: When a task's time-to-live has passed, or until when an outcome is kept after its
-            delivery; see :meth:`is_old`.
+            delivery.
         origin: JSON text.
     """
 
@@ -97,30 +103,8 @@ class Row(NamedTuple):
             TypeError: Something that should be text is not, or a value has no JSON form.
             ValueError: A time is not finite, or the fence is no 64-bit count.
         """
-        if not 0 <= record.fence < 2**63:
-            raise ValueError(f"fence must be between 0 and 2**63 - 1, not {record.fence}")
-        return cls(
-            record_id=escape(record.record_id),
-            endpoint=escape(record.scope.endpoint),
-            principal=escape(record.scope.principal),
-            tool=escape(record.tool),
-            arguments_digest=encoded(escape(record.arguments_digest), codec),
-            idempotency_key=escape(record.idempotency_key),
-            owner=escape(record.owner),
-            fence=record.fence,
-            created_at=checked_time(record.created_at),
-            updated_at=checked_time(record.updated_at),
-            delivered_at=None if record.delivered_at is None else checked_time(record.delivered_at),
-            state=encoded(dump_state(record.state), codec),
-            task_id=escape(record.task_id),
-            status=escape(record.status),
-            pending=int(record.pending),
-            due_at=record.due_at,
-            expires_at=record.expires_at if not _is_given_up(record) else record.updated_at,
-            label=escape(record.label),
-            application=escape(record.application),
-            origin=None if record.origin is None else _dump_origin(record.origin),
-        )
+        columns = columns_of(record, codec)
+        return cls(*(columns[name] for name in cls._fields))
 
     def recoded(self, decoder: Codec | None, encoder: Codec | None) -> Self:
         """The row as it is with another codec.
@@ -131,24 +115,6 @@ class Row(NamedTuple):
         digest = decoded(self.arguments_digest, decoder, self.record_id)
         state = decoded(self.state, decoder, self.record_id)
         return self._replace(arguments_digest=encoded(digest, encoder), state=encoded(state, encoder))
-
-    @property
-    def ended(self) -> bool:
-        """Whether the call has its outcome."""
-        return self.undelivered or self.delivered_at is not None
-
-    @property
-    def undelivered(self) -> bool:
-        """Whether it is an outcome that nobody has received yet."""
-        return bool(self.pending) and self.due_at is None
-
-    def delivered(self, at: float, keep_until: float | None) -> Self | None:
-        """The row of an outcome that its host has received; ``None`` if it is forgotten."""
-        is_keyed = self.idempotency_key is not None
-        if keep_until is None and not is_keyed:
-            return None
-        expires_at = None if is_keyed else keep_until
-        return self._replace(delivered_at=at, updated_at=at, owner=None, pending=0, expires_at=expires_at)
 
     def taken(self, owner: str, gone: Collection[str]) -> Self:
         """The row as it is once ``owner`` has taken it; the same one if it is not to be had.
@@ -161,15 +127,6 @@ class Row(NamedTuple):
         if self.delivered_at is not None or not is_free:
             return self
         return self._replace(owner=owner, fence=self.fence + 1)
-
-    def is_old(self, before: float, now: float) -> bool:
-        """Whether it may be forgotten: if it was delivered, whoever owns it, or else if nobody does.
-
-        See :meth:`~mcp_tasks_client.Journal.prune`.
-        """
-        if self.delivered_at is None:
-            return self.expires_at is not None and self.expires_at < before
-        return self.delivered_at < before or (self.expires_at is not None and self.expires_at < now)
 
     def record(self, codec: Codec | None = None) -> TaskRecord:
         """The record of this row.
@@ -206,6 +163,84 @@ class Row(NamedTuple):
             ) from None  # the words of that error may quote answers and task IDs
 
 
+CHANGING: Final = (
+    *("owner", "updated_at", "delivered_at", "state"),
+    *("task_id", "status", "pending", "due_at", "expires_at"),
+)
+"""The columns that a save of a known record may change."""
+
+
+def changing_columns(record: TaskRecord, codec: Codec | None = None) -> dict[str, Any]:
+    """The columns of a record that a save may change, with ``record_id`` and ``fence``.
+
+    Raises:
+        Exception: As from :meth:`Row.of`.
+    """
+    if not 0 <= record.fence < 2**63:
+        raise ValueError(f"fence must be between 0 and 2**63 - 1, not {record.fence}")
+    return {
+        "record_id": escape(record.record_id),
+        "fence": record.fence,
+        "owner": escape(record.owner),
+        "updated_at": checked_time(record.updated_at),
+        "delivered_at": None if record.delivered_at is None else checked_time(record.delivered_at),
+        "state": encoded(dump_state(record.state), codec),
+        "task_id": escape(record.task_id),
+        "status": escape(record.status),
+        "pending": int(record.pending),
+        "due_at": record.due_at,
+        "expires_at": record.expires_at if not _is_given_up(record) else record.updated_at,
+    }
+
+
+def columns_of(record: TaskRecord, codec: Codec | None = None) -> dict[str, Any]:
+    """The columns of a record, and the digests ``scope`` and ``key``, by which it is found.
+
+    Raises:
+        Exception: As from :meth:`Row.of`.
+    """
+    return {
+        **changing_columns(record, codec),
+        "endpoint": escape(record.scope.endpoint),
+        "principal": escape(record.scope.principal),
+        "tool": escape(record.tool),
+        "arguments_digest": encoded(escape(record.arguments_digest), codec),
+        "idempotency_key": escape(record.idempotency_key),
+        "created_at": checked_time(record.created_at),
+        "label": escape(record.label),
+        "application": escape(record.application),
+        "origin": None if record.origin is None else _dump_origin(record.origin),
+        "scope": scope_digest(record.scope),
+        "key": key_digest(record),
+    }
+
+
+def columns_of_row(row: Row) -> dict[str, Any]:
+    """The columns of a row as it stands, with the digests ``scope`` and ``key``."""
+    where = row.endpoint, row.principal
+    key = None if row.idempotency_key is None else _digest(*where, row.idempotency_key)
+    return {**row._asdict(), "scope": _digest(*where), "key": key}
+
+
+@lru_cache(maxsize=64)
+def scope_digest(scope: Scope) -> str:
+    """The digest of endpoint and principal, which may be too long for an index."""
+    return _digest(escape(scope.endpoint), escape(scope.principal))
+
+
+def key_digest(record: TaskRecord) -> str | None:
+    """The digest of endpoint, principal and idempotency key; ``None`` without a key."""
+    if record.idempotency_key is None:
+        return None
+    scope = record.scope
+    return _digest(escape(scope.endpoint), escape(scope.principal), escape(record.idempotency_key))
+
+
+def _digest(*texts: str) -> str:
+    # A line break is in none of them, since they are escaped.
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+
+
 @lru_cache(maxsize=64)  # a process has one, and looks at those of some others
 def _dump_origin(origin: Origin) -> str:
     return json.dumps(asdict(origin), separators=(",", ":"))
@@ -220,15 +255,6 @@ def _is_given_up(record: TaskRecord) -> bool:
     """Whether nothing of a call can have run or been answered: forgotten if nobody goes on with it."""
     state = record.state
     return isinstance(state, Gathering) and not (state.again or state.questions or state.request_state)
-
-
-class RowWrite(NamedTuple):
-    """A write of one row, as a statement that may write many."""
-
-    statement: Callable[[int], str]
-    """The SQL for a number of rows. It changes as many, or they have to be written one by one."""
-
-    values: Sequence[object]
 
 
 async def read_rows(

@@ -1,13 +1,13 @@
-"""The one thread of this process that touches what a journal is kept in, and who waits for it.
+"""The one thread of this process that touches the database of a journal, and the callers that wait for it.
 
 However many journals of a process keep the same medium (a file, a database), they share its thread. Callers
-leave work and wait for it. The thread takes whatever has gathered, carries it out at once and wakes the
-callers, so that a thousand of them share one commit. A medium's calls block, which nothing in an event loop
+leave works and wait. The thread takes all works that have gathered, carries them out at once and wakes the
+callers, so that a thousand of them share one commit. Calls of a database block, which nothing in an event loop
 may do; a thread for each call, or a commit for each, is ten times slower.
 
-What nobody waits for shares those commits: deliveries, and the renewal of leases.
+Writes that no caller waits for share those commits: deliveries, and the renewal of leases.
 
-A medium is a subclass: what its work is, and how it is opened, carried out and closed.
+Each kind of database is a subclass: how it is opened, how works are carried out, how it is closed.
 """
 
 from __future__ import annotations
@@ -19,40 +19,32 @@ import math
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeAlias, cast
+from weakref import WeakSet
 
 import anyio
 
 from ..aio.uncut import caller_of_loop, on_asyncio
 from ..errors import DrivenElsewhereError, JournalError
 from .base import Lease, LeaseSource
-from .row import not_open
+from .medium import Medium, Timing
+from .row import not_open, unescape
+from .work import Job, Work, renew_lease
 
-__all__ = ["Job", "JournalThread"]
+__all__ = ["JournalThread"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-T = TypeVar("T")
-W = TypeVar("W")
-
-_LINGER_S: Final = 10.0
-"""Seconds for which a medium stays open after its last user has left without waiting."""
-
-_GATHER_S: Final = 0.005
-"""Seconds for which the thread lets more gather, if several waited already when it came to look. Who is
-alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
-
-TICK_S: Final = 1.0
-"""Seconds after which the thread looks, by itself, at the leases, at what nobody waits for, and whether
-anybody is left who has the medium open."""
-
 _CLOSING_S: Final = 10.0
 """Seconds that the last user's leaving allows the medium, besides its own time to wait."""
+
+_WOKEN_AT_ONCE: Final = 50
+"""Callers that one turn of an event loop wakes. Each may step for a tenth of a millisecond and more."""
 
 _EXIT_S: Final = 2.0
 """Seconds for which the end of the interpreter waits for the thread, and so does a fork."""
@@ -85,125 +77,82 @@ class Waiter:
             await self._done
 
 
-class Job(Generic[W, T]):
-    """Some work for the thread, and who waits for it.
-
-    Args:
-        work: What the thread carries out.
-        waiter: Who waits; ``None`` if nobody does.
-
-    Attributes:
-        result: What came of it, once it is done and ``error`` is ``None``.
-        error: Why it failed.
-    """
-
-    __slots__ = ("error", "result", "waiter", "work")
-
-    def __init__(self, work: W, *, waiter: Waiter | None) -> None:
-        self.work = work
-        self.waiter = waiter
-        self.error: Exception | None = None
-        self.result: T
-
-    async def wait(self, explain: Callable[[Exception], JournalError]) -> T:
-        """Wait until the work is done and, if it writes, committed.
-
-        Args:
-            explain: Makes the error to raise for one of the medium's, always a new one, as one failed commit
-                is raised by everybody who waited for it.
-
-        Raises:
-            JournalError: It failed, or its commit did.
-        """
-        assert self.waiter is not None
-        await self.waiter.wait()
-        match self.error:
-            case None:
-                return self.result
-            case DrivenElsewhereError():
-                raise self.error
-            case JournalError():
-                raise explain(self.error)
-            case _:
-                raise explain(self.error) from self.error
+_Job: TypeAlias = Job["Waiter | None"]
 
 
-class JournalThread(ABC, Generic[W]):
+class JournalThread(Medium):
     """A medium and the thread it lives in, from its opening to its closing.
 
     Its users are the journals of this process that have the medium open. :meth:`joined` makes it. It is
 
     - *used* while it has users;
-    - *left* from then until ``_close_at``, which is at once after :meth:`leave`, ten seconds later after
-      :meth:`leave_soon`, and at once where the interpreter ends or forks. A new user makes it used again;
-    - *ended* when it is time and nothing is left to do. Nobody can enter it any more, and the medium is
+    - *left* from then until ``_close_at``, which is at once after :meth:`leave`, some seconds later after
+      :meth:`leave_soon` or when the last user was dropped, and at once where the interpreter ends or forks. A new
+      user makes it used again;
+    - *ended* when it is time and nothing is left to do. No journal can enter it any more, and the medium is
       closed.
 
     Args:
-        key: What tells the medium from others in this process.
-        name: What it is called in messages.
+        key: Tells the medium from others in this process.
+        name: The name of the medium in messages.
         patience_s: Seconds for which a commit may wait for others who have the medium.
+        timing: Of the journal that came first.
     """
 
-    def __init__(self, key: Hashable, name: object, patience_s: float) -> None:
+    def __init__(self, key: Hashable, name: object, patience_s: float, timing: Timing) -> None:
         self._key = key
         self._name = name
         self._patience_s = patience_s
+        self._timing = timing
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: WeakSet[object] = (
+            WeakSet()
+        )  # of a journal that is dropped without being closed, nothing stays
         self._close_at = math.inf
         self._ended = False
         self._is_open = False
-        self._jobs: SimpleQueue[Job[W, Any] | None] = SimpleQueue()  # None: look what else there is to do
-        self._unattended: list[Job[W, Any]] = []
-        self._failing = False  # the last write that nobody waits for has failed
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()  # None: look what else there is to do
+        self._came = 0  # how many jobs the last turn took
+        self._unattended: list[_Job] = []
+        self._failing = False  # the last unattended write has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
         self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
-        self._is_to_tell = False  # a listener is new, or this process has left an instruction
+        self._may_be_left = True  # instructions: nobody has looked yet
+        self._is_to_look = False  # a listener is new, and has not heard of them
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
         self._thread.start()
         atexit.register(self._close_at_exit)
 
-    # ── what a medium is ──────────────────────────────────────────────────────────────────────
+    # ── what a database is ────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the medium. In the thread, as all that follows."""
+        """Open the database. In the thread, as all that follows."""
 
     @abstractmethod
-    def _carry_out(self, jobs: list[Job[W, Any]]) -> None:
-        """Do all of this, each with its result or error."""
-
-    def _comes_later(self, work: W) -> bool:
-        """Whether this work is carried out by itself, once all other gathered work is done and told."""
-        return False
+    def _carry_out(self, jobs: list[_Job]) -> None:
+        """Do all of these works, which either write or read; each job gets its result or error."""
 
     @abstractmethod
-    def _instructed(self, is_to_tell: bool) -> Collection[str]:
-        """The records that have instructions to heed, if there may be new ones; called once in a tick.
+    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
+        """The escaped IDs of the records that have instructions to heed, if there may be new ones.
+
+        Called once in a turn.
 
         Args:
-            is_to_tell: This process has left an instruction, or has a new listener, since the last call.
+            is_to_look: Instructions may be there of which no listener was told.
         """
 
     @abstractmethod
     def _tidy_up(self) -> None:
-        """Do a little of what tidies the medium up: nobody waits at this moment."""
+        """Do a little of what tidies the database up: no caller waits at this moment."""
 
     @abstractmethod
     def _close(self, lease_ids: list[str]) -> None:
-        """Forget these leases, which nobody gave up, and close the medium. Everything is committed."""
-
-    @abstractmethod
-    def _renewal(self, lease: Lease) -> W:
-        """The work that stores a lease, and says whether it was there and had not run out."""
-
-    @abstractmethod
-    def _calling(self, function: Callable[[], object]) -> W:
-        """The work that calls a function in the thread."""
+        """Forget these leases, which no client gave up, and close the database. Everything is committed."""
 
     @abstractmethod
     def _is_there(self) -> bool:
@@ -211,117 +160,120 @@ class JournalThread(ABC, Generic[W]):
 
     @abstractmethod
     def explain(self, error: Exception) -> JournalError:
-        """The error to raise for one of the medium's, always a new one."""
+        """The error to raise for one of the database's. Always a new one, as all callers of one commit raise it."""
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
     @classmethod
-    def joined(cls, key: Hashable, make: Callable[[], Self]) -> Self:
+    def joined(cls, user: object, key: Hashable, make: Callable[[], Self]) -> Self:
         """The thread of a medium, with one more user: the one that there is in this process, or a new one.
 
         Args:
-            key: What tells the medium from others.
-            make: Makes a thread. What whoever came first has given counts.
+            user: The journal that opens the medium.
+            key: Tells the medium from others.
+            make: Makes a thread. The arguments of the journal that came first count.
         """
         with _table:
             thread = cast("Self | None", _THREADS.get(key))
-            if thread is None or not thread._enter():
+            if thread is None or not thread._enter(user):
                 thread = _THREADS[key] = make()
-                thread._enter()
+                thread._enter(user)
             return thread
 
-    def _enter(self) -> bool:
+    def _enter(self, user: object) -> bool:
         """Count one more user. False if the thread has ended, or its medium is not there any more."""
         with self._lock:
             if self._ended or not self._is_there():
                 return False
-            self._users += 1
+            self._users.add(user)
             self._close_at = math.inf
             for waiter in self._closing:  # the medium stays open after all
                 self._put_barrier(waiter)
             self._closing = []
             return True
 
-    def leave_soon(self) -> None:
-        """Count one user less. The last one's leaving closes the medium some seconds later."""
-        self._leave(_LINGER_S)
-
-    def leave_unseen(self) -> None:
-        """Have the thread do :meth:`leave_soon`.
-
-        For finalizers. They run in the middle of anything, also while this thread holds the lock.
-        """
-        self._jobs.put(Job(self._calling(self.leave_soon), waiter=None))
-
-    async def leave(self) -> None:
-        """Count one user less, and finish what is queued. The last one's leaving closes the medium."""
-        if os.getpid() != self._pid:
-            return  # the thread is the parent's
-        waiter = Waiter()
-        self._leave(0, waiter)
-        # Twice the wait for others who have the medium, and time for the medium itself. Shielded, so that the
-        # thread's work for a scope ends with the scope.
-        with anyio.move_on_after(2 * self._patience_s + _CLOSING_S, shield=True):
-            await waiter.wait()
-
     async def wait_until_open(self) -> None:
-        """Return once the medium is open and was written to.
+        """Return once the database is open and was written to.
 
         Raises:
             JournalError: It cannot be, or the process was forked since it was opened.
         """
         self._check_process()
         if not self._is_open:
-            await self.put(self._calling(lambda: None)).wait(self.explain)
+            await self.run(_NOTHING)
 
-    def put(self, work: W) -> Job[W, Any]:
-        """Queue some work. It will be done, whether or not anybody waits for it.
+    def leave_soon(self, journal: object) -> None:
+        """Count a journal out. Some seconds after the last one has left, the database is closed."""
+        self._leave(journal, self._timing.linger_s)
+
+    async def leave(self, journal: object) -> None:
+        """Count a journal out, and finish what is queued. The last one's leaving closes the database."""
+        if os.getpid() != self._pid:
+            return  # the thread is the parent's
+        waiter = Waiter()
+        self._leave(journal, 0, waiter)
+        # Twice the wait for others who have the medium, and time for the medium itself. Shielded, so that the
+        # thread's work for a scope ends with the scope.
+        with anyio.move_on_after(2 * self._patience_s + _CLOSING_S, shield=True):
+            await waiter.wait()
+
+    async def run(self, work: Work) -> Any:
+        """Have the thread carry a work out, and return its result once it is committed."""
+        self._check_process()  # in a child of the process no waiter can be made
+        waiter = Waiter()
+        job = self.put(work, waiter)
+        await waiter.wait()
+        return self.result_of(job)
+
+    def result_of(self, job: _Job) -> Any:
+        """The result of a job that is done.
 
         Raises:
-            JournalError: The journal is not open, or the process was forked since it was opened.
+            JournalError: It failed, or its commit did.
+            DrivenElsewhereError: The work says so.
         """
+        match job.error:
+            case None:
+                return job.result
+            case DrivenElsewhereError():
+                raise job.error
+            case JournalError():
+                raise self.explain(job.error)
+            case error:
+                raise self.explain(error) from error
+
+    def put(self, work: Work, waiter: Waiter) -> _Job:
+        """Queue a work. It will be done, whether or not the waiter still waits."""
+        job: _Job = Job(work, waiter)
         with self._lock:
             self._check_open()
-            job = Job[W, Any](work, waiter=Waiter())
             self._jobs.put(job)
         return job
 
-    def put_unattended(self, work: W) -> None:
-        """Queue a write that nobody waits for. It comes before whatever is queued later.
-
-        Raises:
-            JournalError: As from :meth:`put`.
-        """
+    def run_unattended(self, work: Work) -> None:
+        """Have the thread carry out a write, with what else it writes or within a tick."""
         with self._lock:
             self._check_open()
-            self._unattended.append(Job(work, waiter=None))
+            self._unattended.append(Job(work, None))
 
     def keep_renewing(self, source: LeaseSource) -> None:
-        """Store the lease of ``source`` whenever it is due.
-
-        Raises:
-            JournalError: As from :meth:`put`.
-        """
+        """Store the lease of ``source`` whenever it is due, with what else is written or by itself."""
         with self._lock:
             self._check_open()
             self._sources[source.lease_id] = source
 
     def stop_renewing(self, lease_id: str) -> None:
-        """Forget who renews a lease that was given up."""
+        """Forget the source of a lease that was given up."""
         with self._lock:
             self._sources.pop(lease_id, None)
 
     def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
-        """Tell of the records that have instructions, until the function that is returned is called.
-
-        Raises:
-            JournalError: As from :meth:`put`.
-        """
+        """Tell of the records that have instructions, until the function that is returned is called."""
         token = object()
         with self._lock:
             self._check_open()
             self._listeners[token] = listener
-            self._is_to_tell = True  # of those that there are, within a second
+            self._is_to_look = self._is_to_look or self._may_be_left
 
         def stop() -> None:
             with self._lock:
@@ -329,9 +281,19 @@ class JournalThread(ABC, Generic[W]):
 
         return stop
 
-    def note_instruction(self) -> None:
-        """Have the listeners told once the present transaction is committed. For work."""
-        self._is_to_tell = True
+    def tell(self, record_ids: Collection[str]) -> None:
+        """Tell the listeners of these records, by their escaped IDs."""
+        with self._lock:
+            self._may_be_left = True
+            listeners = list(self._listeners.values())
+        for listener in listeners:
+            with _logged("instructions"):  # one that fails, such as that of a loop that has ended
+                listener([unescape(record_id) for record_id in record_ids])
+
+    def look_for_instructions(self) -> None:
+        """Have the thread look, in its next turn, which records have instructions."""
+        self._is_to_look = True
+        self._jobs.put(None)
 
     def _check_process(self) -> None:
         """Refuse to be used in a process that was forked since."""
@@ -346,9 +308,9 @@ class JournalThread(ABC, Generic[W]):
         if not self._users:
             raise not_open(self._name)
 
-    def _leave(self, after_s: float, waiter: Waiter | None = None) -> None:
+    def _leave(self, user: object, after_s: float, waiter: Waiter | None = None) -> None:
         with self._lock:
-            self._users -= 1
+            self._users.discard(user)
             if self._users:
                 if waiter is not None:
                     self._put_barrier(waiter)
@@ -360,16 +322,16 @@ class JournalThread(ABC, Generic[W]):
 
     def _put_barrier(self, waiter: Waiter) -> None:
         """Have one woken when all is done that is queued by now."""
-        self._jobs.put(Job(self._calling(lambda: None), waiter=waiter))
+        self._jobs.put(Job(_NOTHING, waiter))
 
     def _close_at_exit(self) -> None:
         """Write what nobody waits for, even if the interpreter ends before it was time."""
         with self._lock:
-            self._users = 0
+            self._users = WeakSet()
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Close the medium at once, if its last user has left, and wait for that."""
+        """Close the database at once, if its last user has left, and wait for that."""
         with self._lock:
             if self._users:
                 return
@@ -407,9 +369,12 @@ class JournalThread(ABC, Generic[W]):
         self._end()
 
     def _try_to_end(self) -> bool:
-        """Whether the medium is to be closed and nothing is left to do; then nobody can enter any more."""
+        """Whether the database is to be closed and nothing is left to do; then no journal can enter any more."""
+        now = time.monotonic()
         with self._lock:
-            if self._close_at > time.monotonic():
+            if not self._users and self._close_at == math.inf:  # the last one was dropped
+                self._close_at = now + self._timing.linger_s
+            if self._close_at > now:
                 return False
             self._ended = self._jobs.empty() and not self._unattended
             return self._ended
@@ -421,50 +386,55 @@ class JournalThread(ABC, Generic[W]):
                 del _THREADS[self._key]
         _wake(self._closing)
 
-    def _take(self) -> list[Job[W, Any]]:
-        """Wait for jobs. An empty list means that only work is due which nobody waits for."""
-        if self._jobs.qsize() > 1:
-            time.sleep(_GATHER_S)
+    def _take(self) -> list[_Job]:
+        """Wait for jobs. An empty list means that only unattended work is due."""
+        if self._came > 1:
+            time.sleep(self._timing.gather_s)
         try:
-            job = self._jobs.get(timeout=min(TICK_S, max(0.0, self._close_at - time.monotonic())))
+            job = self._jobs.get(
+                timeout=min(self._timing.tick_s, max(0.0, self._close_at - time.monotonic()))
+            )
         except Empty:
+            self._came = 0
             return []
         jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
+        self._came = len(jobs)
         return [job for job in jobs if job is not None]
 
-    def _take_unattended(self) -> list[Job[W, Any]]:
+    def _take_unattended(self) -> list[_Job]:
         with self._lock:
             taken, self._unattended = self._unattended, []
         return taken
 
-    def _do(self, jobs: list[Job[W, Any]]) -> bool:
-        """Carry out what was taken, what nobody waits for, and the renewal of leases.
+    def _do(self, jobs: list[_Job]) -> bool:
+        """Carry out what was taken, what no caller waits for, and the renewal of leases.
 
         Returns:
-            Whether there was anything that nobody waits for.
+            Whether there was anything that no caller waits for.
         """
         unattended = self._take_unattended()
         with self._lock:
             sources = list(self._sources.values())
-        renewals = [
-            (source, lease, Job[W, bool](self._renewal(lease), waiter=None))
-            for source, lease in _due_leases(sources)
+        renewals: list[tuple[LeaseSource, Lease, _Job]] = [
+            (source, lease, Job(renew_lease(lease), None)) for source, lease in _due_leases(sources)
         ]
         unattended += (job for *_, job in renewals)
-        later = [job for job in jobs if self._comes_later(job.work)]
-        first = [*unattended, *(job for job in jobs if not self._comes_later(job.work))]
-        if first:
-            self._carry_out(first)
+        # Reads come after the commit, and outside of it: a long one holds up nobody's commit.
+        writes, reads = unattended.copy(), list[_Job]()
+        for job in jobs:
+            (writes if job.work.writes else reads).append(job)
+        if writes:
+            self._carry_out(writes)
         if unattended:
             self._log_first(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
                     source.renewed(lease, had_lapsed=not job.result)
-        _wake_for(first)
-        if later:
-            self._carry_out(later)
-            _wake_for(later)
+        _wake_for(writes)
+        if reads:
+            self._carry_out(reads)
+            _wake_for(reads)
         return bool(unattended)
 
     def _log_first(self, error: Exception | None) -> None:
@@ -480,22 +450,16 @@ class JournalThread(ABC, Generic[W]):
         with self._lock:
             if not self._listeners:
                 return
-            is_to_tell, self._is_to_tell = self._is_to_tell, False
+            is_to_look, self._is_to_look = self._is_to_look, False
+            if is_to_look:
+                self._may_be_left = False  # unless some are found, or left meanwhile
         with _logged("instructions"):
-            found = self._instructed(is_to_tell)
+            found = self._find_instructed(is_to_look=is_to_look)
             if found:
                 self.tell(found)
 
-    def tell(self, record_ids: Collection[str]) -> None:
-        """Tell the listeners of these records. From any thread."""
-        with self._lock:
-            listeners = list(self._listeners.values())
-        for listener in listeners:
-            with _logged("instructions"):  # one that fails, such as that of a loop that has ended
-                listener(record_ids)
 
-
-_THREADS: Final[dict[Hashable, JournalThread[Any]]] = {}
+_THREADS: Final[dict[Hashable, JournalThread]] = {}
 """The threads of this process, by what tells their media apart."""
 
 _table = threading.Lock()
@@ -536,7 +500,10 @@ def _logged(what: str) -> Iterator[None]:
         logger.exception("%s could not be looked after", what)
 
 
-def _wake_for(jobs: Iterable[Job[Any, Any]]) -> None:
+_NOTHING: Final = Work(statements=(), writes=False)
+
+
+def _wake_for(jobs: Iterable[_Job]) -> None:
     """Wake those who wait for jobs, with one call for each event loop."""
     _wake(job.waiter for job in jobs if job.waiter is not None)
 
@@ -546,11 +513,19 @@ def _wake(waiters: Iterable[Waiter]) -> None:
     for waiter in waiters:
         loops[waiter.call_soon].append(waiter)
     for call_soon, sleeping in loops.items():
-        # Both loops say by a RuntimeError that they have closed: nobody waits there any more.
-        with suppress(RuntimeError):
-            call_soon(_wake_each, sleeping)
+        _wake_in_loop(call_soon, sleeping, 0)
 
 
-def _wake_each(waiters: list[Waiter]) -> None:
-    for waiter in waiters:
+def _wake_in_loop(call_soon: Callable[..., object], waiters: list[Waiter], first: int) -> None:
+    # Both loops say by a RuntimeError that they have closed: nobody waits there any more.
+    with suppress(RuntimeError):
+        call_soon(_wake_some, call_soon, waiters, first)
+
+
+def _wake_some(call_soon: Callable[..., object], waiters: list[Waiter], first: int) -> None:
+    """Wake a few waiters in this turn of their event loop, and the rest in the next ones."""
+    after = first + _WOKEN_AT_ONCE
+    for waiter in waiters[first:after]:
         waiter.wake()
+    if after < len(waiters):
+        _wake_in_loop(call_soon, waiters, after)

@@ -26,6 +26,7 @@ __all__ = [
     "observing",
     "only",
     "record",
+    "with_key",
     "without_lease",
 ]
 
@@ -78,6 +79,13 @@ def finished(outcome: Any = None) -> Finished:
 def lease(lease_id: str, *, renewed_at: float = 1_800_000_000.0) -> Lease:
     """The lease of a process, for thirty seconds."""
     return Lease(lease_id, "host", "boot", "pids", 4711, 1.5, renewed_at, renewed_at + 30)
+
+
+async def with_key(journal: Journal, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+    """The record of an idempotency key; ``None`` if there is none."""
+    found = [one for one in await journal.records(scope) if one.idempotency_key == idempotency_key]
+    assert len(found) <= 1, "two records hold one key"
+    return found[0] if found else None
 
 
 async def everybody(journal: Journal) -> set[str]:

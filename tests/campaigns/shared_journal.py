@@ -141,10 +141,6 @@ class ProcessJournal(Journal):
         await self._read()
         return await self._records.by_id(record_id)
 
-    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
-        await self._read()
-        return await self._records.by_key(scope, idempotency_key)
-
     async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
         await self._read()
         return await self._records.by_task_id(scope, task_id)

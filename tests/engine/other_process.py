@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.engine.environment import LEASE_S, Environment
 from mcp_tasks_client.engine.observer import Observer
 from mcp_tasks_client.engine.process import Process
+from mcp_tasks_client.journal.medium import Medium
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.sessions.base import Session
 from mcp_tasks_client.testing import ManualClock
 
 __all__ = ["LEASE_S", "Hosts", "OnDisk", "invisible"]
-
-T = TypeVar("T")
 
 
 class OnDisk(SqliteJournal):
@@ -28,9 +26,23 @@ class OnDisk(SqliteJournal):
         super().__init__(path)
         self._manual_clock = clock
 
-    async def _run(self, operation: Callable[[sqlite3.Connection], T], **options: Any) -> T:
-        with self._manual_clock.busy():
-            return await super()._run(operation, **options)
+    def _opened(self) -> Medium:
+        return _Timeless(super()._opened(), self._manual_clock)  # type: ignore[return-value]  # it passes all on
+
+
+class _Timeless:
+    """A medium whose works take no time of a clock."""
+
+    def __init__(self, medium: Medium, clock: ManualClock) -> None:
+        self._medium = medium
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._medium, name)
+
+    async def run(self, work: Work) -> Any:
+        with self._clock.busy():
+            return await self._medium.run(work)
 
 
 def invisible(

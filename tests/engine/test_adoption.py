@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.base import Instruction, Listener
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.questions.question import answer_instruction, asked_under
@@ -612,6 +612,11 @@ async def test_a_journal_that_fails_is_said_and_the_loop_may_be_taken_up_again()
 
 class Counting(MemoryJournal):
     looks = 0
+    listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        self.listeners += (listener,)
+        return super().listen(listener)
 
     async def take_pending(self, *args: Any, **options: Any) -> Any:
         self.looks += 1
@@ -629,7 +634,7 @@ async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
         await journal.instruct(record.record_id, Instruction("answer: k", "{}", 1.0))
         for _ in range(5):
             journal.listen(lambda ids: None)()
-            for listener in list(journal._listeners):
+            for listener in journal.listeners:
                 listener([record.record_id, "of another endpoint"])
             await world.clock.advance(0.1)
         assert journal.looks - before <= 2, "once for each record"

@@ -56,6 +56,7 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
+from mcp_tasks_client.testing.samples import with_key
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World
@@ -492,7 +493,7 @@ async def test_a_closing_client_journals_no_intent() -> None:
         async with anyio.create_task_group() as tasks, world.client() as client:
             tasks.start_soon(call_and_call_again)
             await reply.sent.wait()
-        assert await world.journal.by_key(Scope("scripted"), KEY) is None
+        assert await with_key(world.journal, Scope("scripted"), KEY) is None
     assert (await world.only_record()).task_id == TASK
 
 
@@ -721,7 +722,7 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
 
     async def call(call: Any, before_send: BeforeSend) -> Any:
         if refused.is_set():
-            intents.append(await journal.by_key(Scope("scripted"), KEY))
+            intents.append(await with_key(journal, Scope("scripted"), KEY))
             return await ScriptedSession.call(world.server, call, before_send)
         await before_send()
         await journal.made.wait()
@@ -965,7 +966,7 @@ async def test_an_intent_that_could_not_be_claimed_again_never_leaves_without_on
     async def call(call: Any, before_send: BeforeSend) -> Any:
         if stalls:
             await anyio.sleep_forever()
-        seen.append(await world.journal.by_key(Scope("scripted"), KEY))
+        seen.append(await with_key(world.journal, Scope("scripted"), KEY))
         return await ScriptedSession.call(world.server, call, before_send)
 
     world.server.call = call  # type: ignore[method-assign]  # something has to be asked for first

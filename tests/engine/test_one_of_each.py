@@ -28,7 +28,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, text_result, working
 from tests._requirements import requirement
 from tests.hosts.sdk.server import SdkServer, in_memory
-from tests.journal.files import stored
+from tests.journal.files import rows_in_memory, stored, timed
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -49,8 +49,7 @@ def is_long(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "_LINGER_S", 0.5)
-    monkeypatch.setattr(thread, "TICK_S", 0.02)
+    timed(monkeypatch, linger_s=0.5, tick_s=0.02)
     # What other tests of this process have killed may keep theirs.
     monkeypatch.setattr(process_lease, "_LEASES", weakref.WeakValueDictionary())
 
@@ -159,7 +158,7 @@ async def test_extensions_one_after_another_are_under_one_lease(kept: str, path:
                 gc.collect()
             assert len(process_lease._LEASES) == 1
             if isinstance(journal, MemoryJournal):
-                assert len(journal._leases) == 1
+                assert len(rows_in_memory(journal, "SELECT * FROM leases")) == 1
         assert failed == []
         del journal
         await nothing_is_left()

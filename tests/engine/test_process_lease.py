@@ -23,12 +23,12 @@ from mcp_tasks_client.engine.environment import LEASE_S, Environment
 from mcp_tasks_client.engine.process import Process, _current, _started
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Lease, LeaseSource
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing import ManualClock, working
 from tests._requirements import requirement
+from tests.journal.files import rows_in_memory, timed
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -269,7 +269,7 @@ async def test_the_journal_renews_one_lease_however_many_clients_and_calls_there
             await journal.pass_time(clock, 300)
             assert journal.stored == 1 + 30, "every ten seconds, thrice in the time of a lease"
     assert journal.sources[0].due() is None, "after the last client nothing is renewed"
-    assert journal._leases == {}
+    assert rows_in_memory(journal, "SELECT * FROM leases") == []
 
 
 @requirement("law:5")
@@ -359,8 +359,7 @@ async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_not
 async def test_the_lease_is_renewed_whichever_journal_of_the_process_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    monkeypatch.setattr(thread, "TICK_S", 0.02)
-    monkeypatch.setattr(thread, "_LINGER_S", 0.0)
+    timed(monkeypatch, tick_s=0.02, linger_s=0.0)
     path, environment = tmp_path / "journal.sqlite3", Environment(lease_s=1.0)
 
     def client() -> TasksClient:
@@ -390,5 +389,5 @@ def stored_lease(folder: Path, owner: str) -> Lease:
         connection.row_factory = sqlite3.Row
         (row,) = connection.execute("SELECT * FROM leases").fetchall()
     lease = Lease(**{name: row[name] for name in row.keys() if name in Lease.__dataclass_fields__})  # noqa: SIM118
-    assert lease.covers(owner)
+    assert owner.startswith(f"{lease.lease_id}/")
     return lease

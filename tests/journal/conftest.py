@@ -12,11 +12,11 @@ import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client.journal.postgres import queries
+from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from tests.journal.files import Spy, spy_on
-from tests.journal.postgres_mutants import broken
+from tests.journal.sql_mutants import broken
 
 
 @pytest.fixture(scope="session")
@@ -57,14 +57,14 @@ def exists(connection: psycopg.Connection[Any], schema: str) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def mutant() -> Iterator[None]:
-    """The statements of PostgreSQL are broken as the environment says."""
+    """The statements of both databases are broken as the environment says."""
     name = os.environ.get("MCP_TASKS_TEST_MUTANT")
     if name is None:
         yield
         return
-    texts = broken(dict(queries.texts()), name)
+    texts = {folder: broken(dict(statements.texts(folder)), name) for folder in ("sqlite", "postgres")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queries, "texts", lambda: texts)
+        patch.setattr(statements, "texts", lambda folder: texts[folder])
         yield
 
 

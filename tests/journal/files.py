@@ -8,7 +8,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
 from typing import Any, Final, cast
@@ -16,6 +16,8 @@ from typing import Any, Final, cast
 import anyio
 import pytest
 
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from tests._forked import Program
@@ -33,8 +35,11 @@ __all__ = [
     "posix_only",
     "raw",
     "run_child",
+    "rows_in_memory",
+    "said",
     "spy_on",
     "stored",
+    "timed",
     "write",
 ]
 
@@ -122,6 +127,17 @@ def spy_on(monkeypatch: pytest.MonkeyPatch) -> Spy:
     return spy
 
 
+def rows_in_memory(journal: MemoryJournal, query: str) -> list[tuple[Any, ...]]:
+    """What a query finds in a journal in memory, which nobody else can look into."""
+    return journal._memory._connection.execute(query).fetchall()
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """Have journals that are made from now on wait for other times than those of :class:`Timing`."""
+    for kind in (SqliteJournal, PostgresJournal):
+        monkeypatch.setattr(kind, "_timing", replace(kind._timing, **seconds))
+
+
 @contextmanager
 def commits_held(spy: Spy) -> Iterator[threading.Event]:
     """Stop the writing thread right before its next commit, and say when it is there."""
@@ -138,6 +154,8 @@ import os, sys, warnings
 warnings.simplefilter("error")
 import anyio
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 path = sys.argv[1]

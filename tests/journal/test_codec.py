@@ -20,12 +20,12 @@ from mcp_tasks_client import FernetCodec, Inbox, TaskHandle, TasksClient
 from mcp_tasks_client.errors import JournalCodecError
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.codec import Codec, decoded, encoded
-from mcp_tasks_client.journal.copy.__main__ import main as copy
+from mcp_tasks_client.journal.copy import main as copy
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol.text import digest
-from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
+from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record, with_key
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import TASK, World
@@ -238,7 +238,6 @@ async def test_what_another_codec_has_stored_is_passed_over_told_of_and_kept(
             assert repr(first.record_id) in told.getMessage()
             asking: list[Callable[[], Awaitable[object]]] = [
                 lambda: our_journal.by_id(first.record_id),
-                lambda: our_journal.by_key(SCOPE, "order-0"),
                 lambda: our_journal.by_task_id(SCOPE, "task-0"),
                 lambda: our_journal.claim(record(idempotency_key="order-0")),
                 lambda: our_journal.take(first.record_id, "b/1", {"gone/1"}),
@@ -443,7 +442,7 @@ async def test_a_copy_can_be_encrypted_get_another_key_and_be_decrypted(path: Pa
         for file, codec in zip(files, (None, FernetCodec(OLD), FernetCodec(NEW), None), strict=True):
             async with SqliteJournal(file, codec=codec) as journal:
                 assert await journal.records(None) == [given, asking]
-                assert await journal.by_key(SCOPE, "order-42") == given
+                assert await with_key(journal, SCOPE, "order-42") == given
                 assert await journal.instructions(asking.record_id) == [ANSWER]
 
 

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from mcp_tasks_client.journal.base import Instruction, Journal, Lease
-from mcp_tasks_client.journal.copy.__main__ import main
+from mcp_tasks_client.journal.copy import main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.testing.samples import finished, observing, record
+from mcp_tasks_client.testing.samples import finished, observing, record, with_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -64,7 +64,7 @@ async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, pa
             assert len(expected) == len(given)
             for journal in (database, back):
                 assert await journal.records(None) == expected
-                assert await journal.by_key(given[1].scope, "order-42") == given[1]
+                assert await with_key(journal, given[1].scope, "order-42") == given[1]
                 assert await journal.instructions(given[0].record_id) == []
                 assert await journal.instruct(given[0].record_id, NO) == YES._replace(body="", heeded=True)
                 assert await journal.instructions(given[2].record_id) == [YES]

@@ -25,11 +25,10 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError
-from mcp_tasks_client.journal.sqlite.file import scripts
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
-from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
+from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record, with_key
 from tests.journal.files import SHORT_S, OneLoop, child, line, posix_only, raw
 
 pytestmark = [pytest.mark.anyio, posix_only]
@@ -182,7 +181,7 @@ async def known(path: Path) -> list[str]:
             found = await journal.records(SCOPE)
             for one in found:
                 if one.idempotency_key is not None:
-                    assert await journal.by_key(SCOPE, one.idempotency_key) == one
+                    assert await with_key(journal, SCOPE, one.idempotency_key) == one
                 if one.task_id is not None:
                     assert await journal.by_task_id(SCOPE, one.task_id) == one
     return sorted(one.record_id for one in found)
@@ -298,7 +297,6 @@ class TestFlippedBytes(OneLoop):
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 calls: list[Callable[[], Awaitable[object]]] = [
-                    lambda: journal.by_key(SCOPE, "order-01"),
                     lambda: journal.claim(record(idempotency_key="order-01")),
                 ]
                 for call in calls:
@@ -405,35 +403,6 @@ for number in range(10_000):
             found = await known(copy)
             assert found == names[: len(found)]
             assert len(found) >= 20
-
-    async def test_a_migration_that_was_killed_is_undone(self, left: Left, tmp_path: Path) -> None:
-        body = """
-from mcp_tasks_client.journal.sqlite import file as sqlite_file
-known = sqlite_file.scripts()
-statements = sqlite_file._statements
-def until_then(script):
-    yield from statements(script)
-    print("reached", flush=True)
-    os.read(0, 1)
-sqlite_file._statements = until_then
-# So few pages that SQLite has to change the file before the end.
-newer = "PRAGMA cache_size = 1; CREATE TABLE added (x); UPDATE records SET status = 'migrated', state = '';"
-newer = newer.replace("; ", ";\\n")
-sqlite_file.scripts = lambda: (*known, newer)
-await SqliteJournal(path).open()
-"""
-        path = lay(tmp_path / "migrated", left.clean)
-        crashed = crashed_at(path, body)
-        assert sorted(crashed) == ["journal", "journal-journal"]
-        assert crashed["journal"] != left.clean["journal"]
-
-        assert await everything(path)
-        with raw(path) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (len(scripts()),)
-
-        undo = crashed["journal-journal"]
-        for alone in ({"journal-journal": undo}, {"journal-journal": undo[: len(undo) // 2]}):
-            assert "put the file back" in await refused(lay(tmp_path / "alone", alone))
 
 
 # ── media ─────────────────────────────────────────────────────────────────────────────────────

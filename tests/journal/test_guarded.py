@@ -20,7 +20,7 @@ from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
+from mcp_tasks_client.journal.sqlite import thread as sqlite_thread
 from mcp_tasks_client.journal.sqlite.file import connect
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import SCOPE, lease, record
@@ -37,7 +37,6 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "deliver": (1.0, {"r": 1}),
     "remove": (record(),),
     "by_id": ("r",),
-    "by_key": (SCOPE, "k"),
     "by_task_id": (SCOPE, "t"),
     "records": (SCOPE,),
     "prune": (1.0, 2.0, {"b/1"}),
@@ -172,7 +171,7 @@ async def test_a_native_cancel_during_the_opening_leaves_nothing_open(
         assert cancelled.wait(10)
         return connect(*args)
 
-    monkeypatch.setattr(sqlite_writer, "connect", connect_late)
+    monkeypatch.setattr(sqlite_thread, "connect", connect_late)
     journal = GuardedJournal(SqliteJournal(path))
     async with asyncio.timeout(20):
         opening = asyncio.ensure_future(journal.open())

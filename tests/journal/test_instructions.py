@@ -5,15 +5,18 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import anyio
 import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.journal.base import Instruction
-from mcp_tasks_client.journal.sqlite import writer as sqlite_writer
+from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import Heard, observing, record
+
+INSTRUCTED: Final = "instructed", True, 1
 
 pytestmark = pytest.mark.anyio
 
@@ -34,17 +37,17 @@ async def test_another_process_is_told_within_seconds(tmp_path: Path) -> None:
 async def test_a_look_at_what_others_left_that_fails_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given, heard, query = record(state=observing()), Heard(), sqlite_writer._INSTRUCTED
+    given, heard, statement = record(state=observing()), Heard(), STATEMENTS("instructed")
     async with SqliteJournal(tmp_path / "journal.sqlite3") as journal:
         await journal.save(given)
         stop = journal.listen(heard)
         assert not await heard.wait_for(given.record_id, 1.5), "it has looked already, and found nothing"
-        monkeypatch.setattr(sqlite_writer, "_INSTRUCTED", "SELECT 1 FROM nowhere")
+        monkeypatch.setitem(STATEMENTS._filled, INSTRUCTED, statement._replace(text="SELECT 1 FROM nowhere"))
         await to_thread.run_sync(leave_from_outside, journal.path, given.record_id)
         with anyio.fail_after(10):
             while "no such table: nowhere" not in caplog.text:
                 await anyio.sleep(0.05)
-        monkeypatch.setattr(sqlite_writer, "_INSTRUCTED", query)
+        monkeypatch.setitem(STATEMENTS._filled, INSTRUCTED, statement)
         assert await heard.wait_for(given.record_id)
         stop()
 

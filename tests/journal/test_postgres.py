@@ -18,15 +18,15 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalSchemaError
-from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.postgres.work import Work, group_jobs, row_json
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
+from mcp_tasks_client.journal.work import Work, group_jobs
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed
-from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record
+from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record, with_key
 from tests._requirements import requirement
+from tests.journal.files import timed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -153,7 +153,7 @@ async def test_a_password_that_is_none_is_refused_and_one_that_raises_is_told_by
 async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_last(
     postgres: str, own_schema: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "_LINGER_S", 0.0)
+    timed(monkeypatch, linger_s=0.0)
 
     def make() -> PostgresJournal:
         return PostgresJournal(f"{postgres} application_name={own_schema}", schema=own_schema)
@@ -186,8 +186,8 @@ async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
         for given, expected in {"off": "on", "local": "local"}.items():
             options = f"options='-c synchronous_commit={given} -c default_transaction_isolation=serializable'"
             async with PostgresJournal(f"{postgres} {options}", schema=own_schema) as journal:
-                assert journal._thread is not None
-                connection = journal._thread._connection
+                assert journal._medium is not None
+                connection = journal._medium._connection
                 assert connection is not None
                 settings = (
                     "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')"
@@ -209,7 +209,7 @@ async def test_long_texts_of_any_kind_are_kept_and_found(
     with anyio.fail_after(30):
         async with postgres_journal() as journal:
             assert await journal.claim(given) == given
-            assert await journal.by_key(scope, long) == given
+            assert await with_key(journal, scope, long) == given
             assert await journal.by_task_id(scope, long) == given
             assert await journal.records(scope, pending=True) == [given]
             assert await journal.claim(record(scope=scope, idempotency_key=long)) == given
@@ -263,7 +263,7 @@ async def test_what_is_delivered_at_the_moment_is_not_taken(
     with anyio.fail_after(30):
         async with postgres_journal() as journal:
             await journal.save(given := record(state=finished(), idempotency_key="order-42"))
-            look = journal._find_row
+            look = journal._row
 
             async def look_too_early(*args: Any, **values: str) -> Any:
                 monkeypatch.undo()
@@ -271,7 +271,7 @@ async def test_what_is_delivered_at_the_moment_is_not_taken(
                 journal.deliver(9.0, {given.record_id: 0})
                 return row
 
-            monkeypatch.setattr(journal, "_find_row", look_too_early)
+            monkeypatch.setattr(journal, "_row", look_too_early)
             taken = await journal.take(given.record_id, "a/1")
             assert taken == (replace(given, delivered_at=9.0, updated_at=9.0), None)
 
@@ -306,8 +306,8 @@ async def test_many_writes_share_few_transactions(
             async with anyio.create_task_group() as tasks:
                 for number in range(1000):
                     tasks.start_soon(journal.save, record(state=observing(), created_at=float(number)))
-            assert journal._thread is not None
-            writer_id = journal._thread._writer_id
+            assert journal._medium is not None
+            writer_id = journal._medium._writer_id
             assert run(f"SELECT committed < 20 FROM {schema}.writers WHERE writer_id = %s", writer_id) == [
                 (True,)
             ]
@@ -462,7 +462,7 @@ async def test_row_level_security_shows_each_principal_its_own(
 
 class Asked:
     def __init__(self, name: str, *touches: str, writes: bool = True) -> None:
-        row = row_json({}) if touches else None
+        row = {"record_id": name} if touches else None
         self.work = Work(statements=(name,), row=row, touches=touches, writes=writes)
 
 

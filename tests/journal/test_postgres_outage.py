@@ -19,11 +19,12 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.base import Instruction, Lease
-from mcp_tasks_client.journal.postgres import database, queries
+from mcp_tasks_client.journal.postgres import database
 from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.postgres.work import Work
+from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, observing, only, record
 from tests._requirements import requirement
@@ -339,20 +340,22 @@ async def test_whoever_takes_is_told_that_it_has(
 ) -> None:
     await journal.save(first := record(state=observing(), created_at=1.0))
     await journal.save(second := record(state=observing(), created_at=2.0))
-    do = journal._do
+    medium = journal._medium
+    assert medium is not None
+    do = medium.run
 
     async def cut_the_take(work: Any) -> Any:
-        if work.statements not in (("take",), ("take_free",)):
+        if work.statements not in (("lock", "take", "record"), ("free_owners", "take_free")):
             return await do(work)
-        monkeypatch.setattr(journal, "_do", do)
+        monkeypatch.setattr(medium, "run", do)
         with cut_at_the_next_commit(monkeypatch, when):
             return await do(work)
 
-    monkeypatch.setattr(journal, "_do", cut_the_take)
+    monkeypatch.setattr(medium, "run", cut_the_take)
     taken = await journal.take_pending(SCOPE, "a/1", limit=1)
     assert [(one.record.record_id, one.record.owner) for one in taken] == [(first.record_id, "a/1")]
 
-    monkeypatch.setattr(journal, "_do", cut_the_take)
+    monkeypatch.setattr(medium, "run", cut_the_take)
     found = await journal.take(second.record_id, "b/1", await everybody(journal))
     assert found is not None
     assert found.record == await journal.by_id(second.record_id)
@@ -378,7 +381,7 @@ async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
 
     async with anyio.create_task_group() as tasks:
         busy = Work(statements=(), writes=False, read=lambda found: time.sleep(0.2))
-        tasks.start_soon(journal._do, busy)  # so that both writes gather
+        tasks.start_soon(journal._opened().run, busy)  # so that both writes gather
         await anyio.sleep(0.1)
         with cut_at_the_next_commit(monkeypatch, when, forget):
             async with anyio.create_task_group() as both:
@@ -427,8 +430,8 @@ async def test_a_schema_that_is_dropped_fails_who_asks_and_nobody_else(
 async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = {**queries.texts(), "sleep": "SELECT pg_sleep(30)"}
-    monkeypatch.setattr(queries, "texts", lambda: texts)
+    texts = {**statements.texts("postgres"), "sleep": "SELECT pg_sleep(30)"}
+    monkeypatch.setattr(statements, "texts", lambda folder: texts)
     monkeypatch.setattr(database, "connect", partial(connect, limit_s=1))
     failed: list[JournalError] = []
     with anyio.fail_after(40):
@@ -436,7 +439,7 @@ async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
 
             async def sleep(writes: bool) -> None:
                 try:
-                    await journal._do(Work(statements=("sleep",), writes=writes))
+                    await journal._opened().run(Work(statements=("sleep",), writes=writes))
                 except JournalError as error:
                     failed.append(error)
 
@@ -504,9 +507,9 @@ async def test_nothing_of_a_connection_that_was_lost_is_begun_later(
     """The process of the server that has the transaction is slow to look at it."""
     await journal.save(given := record(state=observing(), owner="a/1"))
     early, late = (replace(given, updated_at=at) for at in (5.0, 6.0))
-    assert journal._thread is not None
-    assert journal._thread._connection is not None
-    backend = psutil.Process(journal._thread._connection.info.backend_pid)
+    assert journal._medium is not None
+    assert journal._medium._connection is not None
+    backend = psutil.Process(journal._medium._connection.info.backend_pid)
     backend.suspend()
     try:
         async with anyio.create_task_group() as tasks:
@@ -528,8 +531,8 @@ async def until_somebody_waits(server: PostgresServer) -> None:
 
 def cut_quietly(journal: PostgresJournal) -> None:
     """Cut the connection so that the server, which is busy, does not see it."""
-    assert journal._thread is not None
-    connection = journal._thread._connection
+    assert journal._medium is not None
+    connection = journal._medium._connection
     assert connection is not None
     with socket.socket(fileno=os.dup(connection.fileno())) as its:
         its.shutdown(socket.SHUT_RDWR)
@@ -565,9 +568,9 @@ async def test_a_server_that_does_not_answer_is_away(
     with anyio.fail_after(30):
         async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_8", outage_s=5) as journal:
             await journal.save(given := record(state=observing(), owner="a/1"))
-            assert journal._thread is not None
-            assert journal._thread._connection is not None
-            backend = psutil.Process(journal._thread._connection.info.backend_pid)
+            assert journal._medium is not None
+            assert journal._medium._connection is not None
+            backend = psutil.Process(journal._medium._connection.info.backend_pid)
             backend.suspend()
             try:
                 await journal.save(late := replace(given, updated_at=5.0), known=True)

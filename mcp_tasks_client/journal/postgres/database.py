@@ -1,7 +1,7 @@
-"""The database that a journal is kept in: connected to, recognised, brought up to date, and its errors told.
+"""The database that a journal is kept in: connected to, recognised, given its tables, and its errors told.
 
-A schema is a journal's if it has the table ``meta``, which also says which of :func:`~.queries.scripts` it
-has seen. Another program's schema and a newer version's stay as they are.
+A schema is a journal's if it has the table ``meta``, which also says which version of ``schema.sql`` made it.
+Another program's schema and another version's stay as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import selectors
 from collections.abc import Callable
 from contextlib import closing
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -18,15 +19,17 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import JournalError, JournalLockedError, JournalSchemaError
-from .queries import scripts
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 __all__ = [
     *("ENDS", "Connection", "NotEnrolled", "connect", "describe"),
-    *("explain", "is_away", "is_lost", "migrate", "parse", "send_all"),
+    *("explain", "is_away", "is_lost", "make_tables", "parse", "send_all"),
 ]
+
+VERSION: Final = 1
+"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
 
 NotEnrolled: TypeAlias = errors.DivisionByZero
 """The error of the statement ``begin``, which divides by zero on purpose: the writer is not in the table
@@ -80,7 +83,7 @@ _UNLESS_GIVEN: Final = {
 
 _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
-_MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
+_MAKING_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
 
 _AWAY: Final = re.compile(
     r"the database system is (starting|shutting|in recovery|not (yet )?accepting)"
@@ -176,6 +179,8 @@ def send_all(connection: Connection) -> None:
     Raises:
         psycopg.Error: The connection is lost.
     """
+    if not connection.pgconn.flush():
+        return  # as nearly always
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
         while connection.pgconn.flush():
@@ -186,27 +191,24 @@ def send_all(connection: Connection) -> None:
                 connection.pgconn.consume_input()  # else the server waits for us to read
 
 
-def migrate(connection: Connection, schema: str) -> None:
-    """Bring a schema to the newest version, in one transaction; make it if it is not there.
+def make_tables(connection: Connection, schema: str) -> None:
+    """Make the tables of a journal in a schema that has none, and the schema if it is not there.
 
     Raises:
-        JournalSchemaError: It is another program's or a newer version's. It is left as it is.
+        JournalSchemaError: The schema is another program's or another version's. It is left as it is.
         psycopg.Error: See :func:`explain`.
     """
-    if _version(connection, schema) == len(scripts(schema)):
+    if _version(connection, schema) != 0:
         return
     with connection.transaction():
-        connection.execute(_MIGRATION_LOCK, (schema,))
-        version = _version(connection, schema)  # somebody else may have been here meanwhile
-        if version == 0 and not _is_there(connection, schema):
+        connection.execute(_MAKING_LOCK, (schema,))
+        if _version(connection, schema) != 0:  # another process has made them meanwhile
+            return
+        if not _is_there(connection, schema):
             connection.execute(f"CREATE SCHEMA {schema}".encode())
-        for script in scripts(schema)[version:]:
-            connection.execute(script.encode())
-        connection.execute(
-            f"""INSERT INTO {schema}.meta VALUES ('version', %s)
-                ON CONFLICT (name) DO UPDATE SET value = excluded.value""".encode(),
-            (str(len(scripts(schema))),),
-        )
+        script = (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
+        connection.execute(script.replace("{schema}", schema).encode())
+        connection.execute(f"INSERT INTO {schema}.meta VALUES ('version', '{VERSION}')".encode())
 
 
 def _is_there(connection: Connection, schema: str) -> bool:
@@ -233,10 +235,10 @@ def _version(connection: Connection, schema: str) -> int:
         return 0
     row = connection.execute(f"SELECT value FROM {schema}.meta WHERE name = 'version'".encode()).fetchone()
     version = 0 if row is None else int(row[0])
-    if version > len(scripts(schema)):
+    if version > VERSION:
         raise JournalSchemaError(
             f"the journal in the schema {schema} was written by a newer version (schema {version}, not "
-            f"{len(scripts(schema))}) and was left as it is; upgrade mcp-tasks-client or use another schema"
+            f"{VERSION}) and was left as it is; upgrade mcp-tasks-client or use another schema"
         )
     return version
 

@@ -1,22 +1,20 @@
-"""The journal's SQLite file: made, recognised, brought up to date and proven writable.
+"""The journal's SQLite file: made, recognised and proven writable.
 
-``application_id`` says that a file is a journal and ``user_version`` which of :func:`scripts` it has
-seen. Both are only ever written in rollback-journal mode, by somebody who has the file to
-himself, so that the first page of the file itself tells the truth, whatever a write-ahead log
-beside it holds. That page is looked at before anything is done: another program's file, a newer
-version's, and what is no database at all stay byte for byte as they are.
+``application_id`` says that a file is a journal and ``user_version`` which version of ``schema.sql`` made it.
+Both are only written in rollback-journal mode, by a process that has the file to itself, so that the first page
+of the file itself tells the truth, whatever a write-ahead log beside it holds. That page is looked at before
+anything is done: another program's file, another version's, and a file that is no database at all stay byte for
+byte as they are.
 
 A file is not searched for damage when it is opened. Where SQLite meets damage it says so, and that
 is a :class:`JournalCorruptError`; a log whose middle has rotted ends there, as SQLite reads it.
 
-A new file gives free pages back to its disk (``auto_vacuum = INCREMENTAL``). A file that version 0.1
-made keeps them for later records, since only a ``VACUUM`` of the whole file could change that.
+Free pages are given back to the disk (``auto_vacuum = INCREMENTAL``).
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sqlite3
@@ -32,14 +30,19 @@ from typing import Any, Final
 
 from ...errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 
-__all__ = ["APPLICATION_ID", "connect", "explain", "give_back", "identity", "scripts"]
+__all__ = ["APPLICATION_ID", "connect", "explain", "give_back", "identity", "schema_sql"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-APPLICATION_ID: Final = 0x4D435054
-"""``MCPT``, at byte 68 of the file."""
+APPLICATION_ID: Final = 0x4D43504A
+"""``MCPJ``, at byte 68 of the file."""
 
-_SCRIPTS: Final = ("0001.sql", "0002.sql", "0003.sql", "0004.sql")
+VERSION: Final = 1
+"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
+
+_UNPUBLISHED: Final = 0x4D435054
+"""``MCPT``: files that were made while 0.1 and 0.2 were written, in schemas of their own."""
+
 _SMALLEST: Final = 512
 _LOG_HEADER: Final = 32
 _RETRY_S: Final = 0.01
@@ -52,13 +55,9 @@ _making = threading.Lock()
 
 
 @cache
-def scripts() -> tuple[str, ...]:
-    """The SQL that makes and migrates a file: number n, from 0, takes version n to n + 1.
-
-    A released script is never edited; a change is another script at the end.
-    """
-    folder = resources.files(__package__) / "schema"
-    return tuple(folder.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)
+def schema_sql() -> str:
+    """The SQL that makes the tables of a journal."""
+    return (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
 
 
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
@@ -109,11 +108,8 @@ def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
             need some soon.
     """
     try:
-        free, gives_back = connection.execute(
-            """SELECT (SELECT freelist_count FROM pragma_freelist_count),
-                (SELECT auto_vacuum FROM pragma_auto_vacuum) = 2"""
-        ).fetchone()
-        if not gives_back or free <= 2 * keep:
+        free = _pragma(connection, "freelist_count")
+        if free <= 2 * keep:
             return False
         pages = min(free - keep, _GIVEN_BACK_AT_ONCE)
         # Not by execute(), which takes the first step of such a statement and no more: one page.
@@ -124,7 +120,7 @@ def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
     return bool(free - pages > 2 * keep)
 
 
-def explain(error: Exception, path: Path) -> JournalError:
+def explain(error: Exception, path: Path | str) -> JournalError:
     """The error to raise for one of SQLite's or the system's, with what to do next.
 
     Always a new one, as one failed commit is raised by everybody who waited for it.
@@ -161,7 +157,7 @@ def explain(error: Exception, path: Path) -> JournalError:
     )
 
 
-def _damaged(path: Path, why: str) -> JournalCorruptError:
+def _damaged(path: Path | str, why: str) -> JournalCorruptError:
     return JournalCorruptError(
         f"the journal {path} is damaged or no database at all ({why}); "
         "restore it from a backup, or move it away with all that lies beside it to begin an empty one"
@@ -176,11 +172,11 @@ def _orphaned(path: Path, log: Path) -> JournalCorruptError:
     )
 
 
-def _full(path: Path, why: str) -> JournalError:
+def _full(path: Path | str, why: str) -> JournalError:
     return JournalError(f"there is no room left for the journal {path} ({why}); make some and try again")
 
 
-def _unwritable(path: Path, why: str) -> JournalError:
+def _unwritable(path: Path | str, why: str) -> JournalError:
     return JournalError(
         f"the journal {path} cannot be opened for writing ({why}); "
         "check who owns it and its folder, or give another path by journal="
@@ -285,8 +281,8 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -256")  # in KiB; what is read again is in memory already
         connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
-        if version < len(scripts()):
-            _migrate(connection, path)
+        if version == 0:
+            _make_tables(connection, path)
         if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
             raise JournalError(
                 f"the journal {path} cannot have a write-ahead log here (SQLite stays in mode {mode}); "
@@ -341,6 +337,11 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     ).fetchone()
     if (application_id, version, tables) == (0, 0, 0):
         return 0
+    if application_id == _UNPUBLISHED:
+        raise JournalSchemaError(
+            f"the journal {path} was made by a version before the first published one and was left as it is; "
+            "finish its tasks with that version, and use another path"
+        )
     if application_id != APPLICATION_ID:
         raise JournalSchemaError(
             f"{path} is another program's database (application_id {application_id:#x}) "
@@ -348,29 +349,25 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         )
     if version < 1:  # set in the transaction that made the file ours
         raise _damaged(path, f"schema version {version}")
-    if version > len(scripts()):
+    if version > VERSION:
         raise JournalSchemaError(
-            f"the journal {path} was written by a newer version (schema {version}, not {len(scripts())}) "
+            f"the journal {path} was written by a newer version (schema {version}, not {VERSION}) "
             "and was left as it is; upgrade mcp-tasks-client or use another path"
         )
     return int(version)
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to the newest version, in one transaction, while nobody else has it open."""
-    # Leaving the write-ahead log also fails while an older version still uses the file.
+def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Make an empty file a journal, in one transaction, while no other process has it open."""
     _pragma(connection, "journal_mode = DELETE")
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; others stay as they are
-    connection.create_function("state_3", 1, _state_3)
-    connection.create_function("expires_at_3", 1, _expires_at_3)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        version = _version(connection, path)  # somebody else may have been here meanwhile
-        for script in scripts()[version:]:
-            for statement in _statements(script):
+        if _version(connection, path) == 0:  # another process may have made it meanwhile
+            for statement in _statements(schema_sql()):
                 connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(scripts())}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
@@ -386,40 +383,3 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-
-
-def _state_3(text: Any) -> Any:
-    """A state of version 2 as version 3 has it; one that cannot be read stays as it is."""
-    state = _parsed(text)
-    if state is None:
-        return text
-    names: dict[str, str | None] = {
-        "memo": None,
-        "singly": None,
-    }  # of keys that changed: the new name; None if it is gone
-    if state.get("kind") == "observing":
-        names["request_state"] = "session_data"
-    if names.keys().isdisjoint(state):
-        return text
-    renamed = {names.get(key, key): value for key, value in state.items()}
-    renamed.pop(None, None)
-    return json.dumps(renamed, separators=(",", ":"))
-
-
-def _expires_at_3(text: Any) -> float | None:
-    """When the time-to-live of an observed task has passed; ``None`` if it has none."""
-    state = _parsed(text)
-    if state is None or state.get("kind") != "observing":
-        return None
-    match state.get("received_at"), state.get("ttl_ms"):
-        case (int() | float() as received_at, int() | float() as ttl_ms):
-            return received_at + ttl_ms / 1000
-    return None
-
-
-def _parsed(text: Any) -> dict[str, Any] | None:
-    try:
-        state = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return state if isinstance(state, dict) else None

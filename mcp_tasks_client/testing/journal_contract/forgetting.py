@@ -9,7 +9,7 @@ import pytest
 from ...journal.base import LEASES_KEPT_S, Journal, Lease
 from ...machine.record import Scope
 from ...machine.states import Gathering, OutcomeUnknown, Question
-from ..samples import SCOPE, finished, lease, observing, only, record
+from ..samples import SCOPE, finished, lease, observing, only, record, with_key
 
 __all__ = ["PruneTests", "RemoveTests"]
 
@@ -27,7 +27,7 @@ class RemoveTests:
         assert await journal.records(SCOPE) == [second]
         assert await journal.records(SCOPE, pending=True) == []
         assert await journal.by_task_id(SCOPE, "task-1") is None
-        assert await journal.by_key(SCOPE, "order-42") is None
+        assert await with_key(journal, SCOPE, "order-42") is None
         again = record(idempotency_key="order-42")
         assert await journal.claim(again) == again
 
@@ -56,7 +56,7 @@ class PruneTests:
 
         assert await journal.records(SCOPE) == kept
         assert await journal.records(elsewhere.scope) == []
-        assert await journal.by_key(SCOPE, "old") is None
+        assert await with_key(journal, SCOPE, "old") is None
         assert await journal.prune(100.0, 200.0) == 0
 
     async def test_a_task_whose_time_to_live_had_passed_is_forgotten(self, journal: Journal) -> None:

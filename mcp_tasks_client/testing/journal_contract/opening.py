@@ -24,7 +24,6 @@ CALLS: Final[tuple[Callable[[Journal], Awaitable[object]], ...]] = (
     lambda journal: journal.save(record()),
     lambda journal: journal.remove(record(record_id="r")),
     lambda journal: journal.by_id("r"),
-    lambda journal: journal.by_key(SCOPE, "k"),
     lambda journal: journal.by_task_id(SCOPE, "t"),
     lambda journal: journal.records(SCOPE),
     lambda journal: journal.prune(1.0, 1.0),

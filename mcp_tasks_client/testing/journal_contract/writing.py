@@ -13,7 +13,7 @@ from ...errors import DrivenElsewhereError, JournalError
 from ...journal.base import Journal
 from ...machine.record import Scope, TaskRecord
 from ...machine.states import Calling, Completed, OutcomeUnknown
-from ..samples import SCOPE, everybody, finished, observing, only, record
+from ..samples import SCOPE, everybody, finished, observing, only, record, with_key
 
 __all__ = ["ClaimTests", "DeliverTests", "SaveTests"]
 
@@ -25,7 +25,7 @@ class ClaimTests:
         given = record(idempotency_key="order-42")
 
         assert await journal.claim(given) == given
-        assert await journal.by_key(SCOPE, "order-42") == given
+        assert await with_key(journal, SCOPE, "order-42") == given
 
     async def test_the_first_record_of_a_key_stands_unchanged(self, journal: Journal) -> None:
         first = record(idempotency_key="order-42")
@@ -40,8 +40,8 @@ class ClaimTests:
         second = record(idempotency_key="order-42", scope=other)
 
         assert await journal.claim(second) == second
-        assert await journal.by_key(SCOPE, "order-42") == first
-        assert await journal.by_key(other, "order-42") == second
+        assert await with_key(journal, SCOPE, "order-42") == first
+        assert await with_key(journal, other, "order-42") == second
 
     async def test_records_without_a_key_never_meet(self, journal: Journal) -> None:
         given = [record() for _ in range(5)]
@@ -94,7 +94,7 @@ class SaveTests:
 
         assert await journal.records(SCOPE) == []
         assert await only(journal, now.scope) == now
-        assert await journal.by_key(SCOPE, "order-42") is None
+        assert await with_key(journal, SCOPE, "order-42") is None
 
     async def test_a_key_that_another_record_holds_is_refused_and_nothing_changes(
         self, journal: Journal
@@ -108,7 +108,7 @@ class SaveTests:
                 await journal.save(intruder)
 
         assert await journal.records(SCOPE) == [first, second]
-        assert await journal.by_key(SCOPE, "order-43") == second
+        assert await with_key(journal, SCOPE, "order-43") == second
 
     @pytest.mark.parametrize(
         ("nonsense", "error"),
@@ -252,7 +252,7 @@ class DeliverTests:
         )
         assert await journal.records(SCOPE) == [first, second, other]
         assert await journal.records(SCOPE, pending=True) == [other]
-        assert await journal.by_key(SCOPE, "1.0") == first
+        assert await with_key(journal, SCOPE, "1.0") == first
         assert await journal.take(first.record_id, "b/1", await everybody(journal)) == (first, None)
         assert await journal.prune(9.5, 9.5) == 2
 

@@ -7,16 +7,16 @@ the database is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import psycopg
 
 from mcp_tasks_client.journal.base import Instruction, Listener
+from mcp_tasks_client.journal.medium import Medium
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.postgres.work import Work
-from mcp_tasks_client.journal.row import unescape
-from mcp_tasks_client.journal.thread import Job, JournalThread
+from mcp_tasks_client.journal.thread import JournalThread
+from mcp_tasks_client.journal.work import Work
 
 from .world import play
 
@@ -24,7 +24,7 @@ __all__ = ["AtOnce", "play_in_postgres"]
 
 
 class _Blocking:
-    """Who waits for a job and lets nobody else run."""
+    """A caller that waits for a job and lets no other task run."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -35,8 +35,28 @@ class _Blocking:
     def wake(self) -> None:
         self._done.set()
 
-    async def wait(self) -> None:
+    def wait(self) -> None:
         assert self._done.wait(30)
+
+
+class _Blocked:
+    """The thread of a journal, which the event loop waits for."""
+
+    def __init__(self, thread: JournalThread) -> None:
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thread, name)
+
+    async def run(self, work: Work) -> Any:
+        waiter = _Blocking()
+        job = self._thread.put(work, waiter)  # type: ignore[arg-type]  # it is waited for otherwise
+        waiter.wait()
+        return self._thread.result_of(job)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """As within one process: nothing is heard of others, at moments that nobody foresees."""
+        return JournalThread.listen(self._thread, listener)
 
 
 class AtOnce(PostgresJournal):
@@ -57,36 +77,14 @@ class AtOnce(PostgresJournal):
             for table in ("records", "leases", "instructions"):
                 connection.execute(f"DELETE FROM {self._schema}.{table}".encode())
 
-    async def _do(self, work: Work) -> Any:
-        writer = self._opened()
-        job = Job[Work, Any](work, waiter=_Blocking())  # type: ignore[arg-type]  # it waits otherwise
-        writer._jobs.put(job)
-        return await job.wait(writer.explain)
+    def _opened(self) -> Medium:
+        medium = super()._opened()
+        assert isinstance(medium, JournalThread)
+        return _Blocked(medium)  # type: ignore[return-value]  # it passes on all else
 
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         standing = await super().instruct(record_id, instruction)
         return instruction if standing == instruction else standing
-
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """As within one process: nothing is heard of others, at moments that nobody foresees."""
-
-        def hear(keys: Collection[str]) -> None:
-            listener([unescape(key) for key in keys])
-
-        return JournalThread.listen(self._opened(), hear)
-
-    @property
-    def _instructions(self) -> Mapping[str, Mapping[str, Instruction]]:
-        """All instructions, by record and name, as the world looks at them."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            rows = connection.execute(
-                f"SELECT record_id, name, body, at, heeded FROM {self._schema}.instructions".encode()
-            ).fetchall()
-        found: dict[str, dict[str, Instruction]] = {}
-        for record_id, name, body, at, heeded in rows:
-            left = Instruction(unescape(name), unescape(body), at, bool(heeded))
-            found.setdefault(unescape(record_id), {})[left.name] = left
-        return found
 
 
 async def play_in_postgres(dsn: str, schema: str, seeds: Iterable[int]) -> list[tuple[int, list[str]]]:

@@ -18,7 +18,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,14 +27,14 @@ import psycopg
 from psycopg import errors
 
 from ...errors import JournalError
-from .. import thread
-from ..base import Lease
-from ..thread import Job, JournalThread
+from ..medium import Timing
+from ..statements import Statement, Statements
+from ..thread import JournalThread
+from ..work import Job, Work, end_leases, group_jobs, note_results
 from .clock import DatabaseClock
-from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, migrate, send_all
+from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, make_tables, send_all
+from .dialect import POSTGRES, rows_json
 from .listener import Listener
-from .queries import Queries
-from .work import Found, Work, group_jobs, values_of
 
 __all__ = ["PostgresThread"]
 
@@ -49,7 +49,7 @@ _LOOK_S: Final = 5.0
 
 _MAY_PASS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
-_Job: TypeAlias = Job[Work, Any]
+_Job: TypeAlias = Job[Any]
 _Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 
 
@@ -73,17 +73,16 @@ class _Batch:
         return self.tried is not None and self.tried.was_committed
 
 
-class PostgresThread(JournalThread[Work]):
+class PostgresThread(JournalThread):
     """A connection to a database, and the thread it lives in.
 
     Args:
-        key: What tells the journal from others in this process.
+        key: Tells the journal from others in this process.
         connect: Makes a connection.
-        name: What the journal is called in messages.
+        name: The name of the journal in messages.
         schema: The schema of the journal.
-        outage_s: Seconds for which what is asked for waits while the database is away.
-        renewal: Makes the work that stores a lease.
-        end_leases: Makes the work that forgets leases.
+        outage_s: Seconds for which works wait while the database is away.
+        timing: Of the thread.
     """
 
     def __init__(
@@ -93,15 +92,12 @@ class PostgresThread(JournalThread[Work]):
         name: str,
         schema: str,
         outage_s: float,
-        renewal: Callable[[Lease], Work],
-        end_leases: Callable[[list[str]], Work],
+        timing: Timing,
     ) -> None:
         self._make_connection = connect
         self._schema = schema
         self._outage_s = outage_s
-        self._make_renewal = renewal
-        self._end_leases = end_leases
-        self._queries = Queries(schema)
+        self._statements = Statements(POSTGRES, schema)
         self._connection: Connection | None = None
         self._writer_id: str | None = None  # in the table of writers; none yet
         self._number = 0  # of the last transaction
@@ -109,7 +105,7 @@ class PostgresThread(JournalThread[Work]):
         self._listener: Listener | None = None
         self._look_at = 0.0  # when to look whether others have left instructions
         self._clock = DatabaseClock.of(key)
-        super().__init__(key, name, outage_s)
+        super().__init__(key, name, outage_s, timing)
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
@@ -130,19 +126,12 @@ class PostgresThread(JournalThread[Work]):
         if record_ids:
             self.tell(record_ids)
         else:
-            self.note_instruction()
-            self._jobs.put(None)
+            self.look_for_instructions()
 
     # ── in the thread ─────────────────────────────────────────────────────────────────────────
 
     def _is_there(self) -> bool:
         return True
-
-    def _renewal(self, lease: Lease) -> Work:
-        return self._make_renewal(lease)
-
-    def _calling(self, function: Callable[[], object]) -> Work:
-        return Work(statements=(), read=lambda found: function(), writes=False)
 
     def _open(self) -> None:
         self._connect(time.monotonic() + self._outage_s)
@@ -153,16 +142,16 @@ class PostgresThread(JournalThread[Work]):
         if self._connection is not None:
             with suppress(psycopg.Error):
                 if lease_ids:
-                    self._transact(_Batch([Job(self._end_leases(lease_ids), waiter=None)]))
-                self._connection.execute(self._queries("leave"), {"writer_id": self._writer_id})
+                    self._transact(_Batch([Job(end_leases(lease_ids), None)]))
+                _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
             self._connection.close()
 
     def _tidy_up(self) -> None:
         """Nothing is tidied up. The server does."""
 
-    def _instructed(self, is_to_tell: bool) -> Collection[str]:
+    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
         now = time.monotonic()
-        if not is_to_tell and now < self._look_at:
+        if not is_to_look and now < self._look_at:
             return ()
         self._look_at = now + _LOOK_S
         work = Work(
@@ -171,16 +160,14 @@ class PostgresThread(JournalThread[Work]):
             read=lambda found: [key for (key,) in found[0]],
             asked_at=-math.inf,  # nobody waits while the database is away
         )
-        look = Job[Work, list[str]](work, waiter=None)
+        look: _Job = Job(work, None)
         self._carry_out([look])
         if look.error is not None:
-            self._look_at = now + thread.TICK_S
+            self._look_at = now + self._timing.tick_s
             logger.debug("instructions are looked for later: %s", look.error)
             return ()
-        return look.result
-
-    def _comes_later(self, work: Work) -> bool:
-        return not work.writes  # what is long to read holds up nobody's commit
+        found: list[str] = look.result
+        return found
 
     def _carry_out(self, jobs: list[_Job]) -> None:
         left = deque([_Batch(jobs)])
@@ -229,16 +216,13 @@ class PostgresThread(JournalThread[Work]):
         try:
             with connection.pipeline() as pipeline, _all_or_nothing(connection):
                 if self._unsettled is not None:
-                    values = {"writer_id": self._writer_id, "number": self._number}
-                    begun = connection.execute(self._queries("begin"), values, prepare=True)
+                    begun = _execute(
+                        connection, self._statements("begin"), writer_id=self._writer_id, number=self._number
+                    )
                 for run in group_jobs(batch.jobs):
                     work = run[0].work
                     statements = (work.again if was_committed else None) or work.statements
-                    values = dict(values_of([job.work for job in run]))
-                    cursors = [
-                        connection.execute(self._queries(name, in_scope=work.in_scope), values, prepare=True)
-                        for name in statements
-                    ]
+                    cursors = [self._send(connection, name, run) for name in statements]
                     sent.append((run, cursors))
                 send_all(connection)
                 pipeline.sync()
@@ -250,7 +234,19 @@ class PostgresThread(JournalThread[Work]):
         if begun is not None and time.monotonic() - sent_at < 1:
             self._clock.note(begun.fetchall()[0][1], sent_at)
         for run, cursors in sent:
-            _note_results(run, [cursor.fetchall() if cursor.description else [] for cursor in cursors])
+            note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
+
+    def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
+        work = run[0].work
+        statement = self._statements(name, in_scope=work.in_scope)
+        if not statement.columns:
+            return _execute(connection, statement, **work.values)
+        given = [job.work.row for job in run if job.work.row is not None]
+        return _execute(
+            connection,
+            statement,
+            rows=rows_json([{column: row[column] for column in statement.columns} for row in given]),
+        )
 
     # ── the connection ────────────────────────────────────────────────────────────────────────
 
@@ -284,16 +280,19 @@ class PostgresThread(JournalThread[Work]):
     def _make_ready(self, connection: Connection) -> None:
         """Find out what became of the transaction whose connection was lost, and be known as a writer."""
         if self._unsettled is not None:
-            values = {"writer_id": self._writer_id, "number": self._unsettled.number}
-            row = connection.execute(self._queries("settle"), values).fetchone()
+            number = self._unsettled.number
+            settled = _execute(
+                connection, self._statements("settle"), writer_id=self._writer_id, number=number
+            )
+            row = settled.fetchone()
             self._unsettled.was_committed = row == (True,)
             self._unsettled = None
             if row is None:
                 self._writer_id = None
         if self._writer_id is None:
-            migrate(connection, self._schema)
+            make_tables(connection, self._schema)
             writer_id, at = str(uuid.uuid4()), time.monotonic()
-            (shown,) = connection.execute(self._queries("enrol"), {"writer_id": writer_id}).fetchall()[0]
+            (shown,) = _execute(connection, self._statements("enrol"), writer_id=writer_id).fetchall()[0]
             self._clock.note(shown, at)
             self._writer_id, self._number = writer_id, 0
 
@@ -326,20 +325,6 @@ def _all_or_nothing(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _note_results(run: Iterable[_Job], found: Found) -> None:
-    """Give each job of a run what its statements returned, of which it gets its own rows."""
-    rows_of: list[dict[str, list[tuple[Any, ...]]]] = []
-    for rows in found:
-        by_key: dict[str, list[tuple[Any, ...]]] = {}
-        for row in rows:
-            by_key.setdefault(row[0] if row else "", []).append(row[1:])
-        rows_of.append(by_key)
-    for job in run:
-        work = job.work
-        job.error = None
-        try:
-            job.result = work.read(
-                found if work.row is None else [by_key.get(work.key, []) for by_key in rows_of]
-            )
-        except Exception as error:
-            job.error = error
+def _execute(connection: Connection, statement: Statement, **values: Any) -> _Cursor:
+    # As bytes, which is what psycopg takes for SQL that was not typed in. Prepared, since there are few.
+    return connection.execute(statement.text.encode(), values, prepare=True)

@@ -1,4 +1,4 @@
-"""Proof that the tests of the journal in PostgreSQL would tell: each of its guards, broken, turns one red.
+"""Proof that the tests of the journals would tell: each of their guards, broken, turns one red.
 
 ``--long`` runs the tests for each mutant. The short form sees that every mutant still fits its statement.
 """
@@ -13,23 +13,28 @@ from typing import Final
 
 import pytest
 
-from mcp_tasks_client.journal.postgres.queries import texts
+from mcp_tasks_client.journal.statements import texts
 
-from .postgres_mutants import MUTANTS, broken
+from .sql_mutants import broken, mutants_of
 
 HERE: Final = Path(__file__).parent
-TESTS: Final = ("test_contract.py::TestPostgres", "test_postgres.py", "test_postgres_outage.py")
+TESTS: Final = {
+    "sqlite": ("test_contract.py::TestSqlite", "test_sqlite.py"),
+    "postgres": ("test_contract.py::TestPostgres", "test_postgres.py", "test_postgres_outage.py"),
+}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_broken_guard_is_noticed(mutant: str, request: pytest.FixtureRequest) -> None:
-    assert broken(dict(texts()), mutant) != texts()
+@pytest.mark.parametrize(
+    ("dialect", "mutant"), [(dialect, mutant) for dialect in TESTS for mutant in mutants_of(dialect)]
+)
+def test_a_broken_guard_is_noticed(dialect: str, mutant: str, request: pytest.FixtureRequest) -> None:
+    assert broken(texts(dialect), mutant) != texts(dialect)
     if not request.config.getoption("--long"):
         return
     server = request.getfixturevalue("postgres")
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", "-k", "not trio"]
-        + [str(HERE / name) for name in TESTS],
+        + [str(HERE / name) for name in TESTS[dialect]],
         env={**os.environ, "MCP_TASKS_TEST_MUTANT": mutant, "MCP_TASKS_TEST_POSTGRES": server},
         cwd=HERE.parents[1],
         capture_output=True,

@@ -1,8 +1,7 @@
--- Version 1 of a journal in PostgreSQL. journal/postgres/database.py runs the scripts of this folder in order.
+-- A journal in PostgreSQL. journal/postgres/database.py makes it.
 --
--- The columns of records, leases and instructions mean what they mean in a journal file (journal/sqlite/schema/), and
--- hold the same text: what a server or a caller chose is plain ASCII, everything else in it written as in a
--- Python string literal. Times are seconds since the epoch, by the clock of this database.
+-- The columns of records, leases and instructions mean what they mean in SQLite (journal/sqlite/schema.sql), and hold
+-- the same text. Times are seconds since the epoch, by the clock of this database.
 
 CREATE TABLE {schema}.meta (
   name  text NOT NULL PRIMARY KEY,
@@ -62,10 +61,6 @@ CREATE TABLE {schema}.leases (
   renewed_at double precision NOT NULL,
   expires_at double precision NOT NULL
 );
-
--- The lease that covers an owner.
-CREATE FUNCTION {schema}.lease_of(owner text) RETURNS text IMMUTABLE LANGUAGE sql AS
-  $$ SELECT CASE WHEN strpos(owner, '/') > 0 THEN regexp_replace(owner, '/[^/]*$', '') ELSE '' END $$;
 
 CREATE TABLE {schema}.instructions (
   sequence  bigint GENERATED ALWAYS AS IDENTITY,  -- order of arrival

@@ -1,0 +1,370 @@
+"""The journal in a database: every method once, over the statements of ``statements.sql``.
+
+:mod:`.sqlite` and :mod:`.postgres` say where the database is; :mod:`.memory` keeps one in this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ..machine.record import Scope, TaskRecord
+from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from .codec import Codec, check_codec, encoded
+from .medium import Medium
+from .row import (
+    Row,
+    changing_columns,
+    checked_time,
+    columns_of,
+    driven_elsewhere,
+    escape,
+    key_digest,
+    not_open,
+    read_instruction,
+    read_instructions,
+    read_rows,
+    scope_digest,
+    unescape,
+)
+from .work import Found, Work, renew_lease
+
+__all__ = ["SqlJournal"]
+
+_NO_LIMIT: Final = 2**63 - 1
+
+
+class SqlJournal(Journal):
+    """A journal whose records are rows of a database.
+
+    Args:
+        name: What the journal is called in messages.
+        codec: Encodes what is private before it is stored.
+        retention_s: See :class:`Journal`.
+        keep_delivered_s: Likewise.
+    """
+
+    def __init__(
+        self, name: object, codec: Codec | None, *, retention_s: float, keep_delivered_s: float
+    ) -> None:
+        self.retention_s = retention_s
+        self.keep_delivered_s = keep_delivered_s
+        self._name = name
+        self._codec = codec
+        self._lock = threading.Lock()
+        self._users = 0
+        self._medium: Medium | None = None  # while there are users
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _enter(self) -> Medium:
+        """Count this journal in at its medium: the one that there is in this process, or a new one."""
+
+    async def open(self) -> None:
+        """Open or make the medium, and commit a first write to it.
+
+        Raises:
+            JournalLockedError: Another process held the file all the time that is waited for, or has it open
+                in an older version of this package.
+            JournalCorruptError: The file is damaged, or no database. It is left as it is.
+            JournalSchemaError: The medium is another program's or of another version. It is left as it is.
+            JournalCodecError: The codec does not decode what it encodes.
+            JournalError: The medium cannot be reached, or cannot be written.
+        """
+        check_codec(self._codec)
+        with self._lock:
+            medium = self._medium = self._medium or self._enter()
+            self._users += 1
+        try:
+            await medium.wait_until_open()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Count one user less. The last one's leaving finishes every write.
+
+        It also closes the medium, unless another journal of this process has it open.
+        """
+        medium = self._left()
+        if medium is not None:
+            await medium.leave(self)
+
+    def aclose_soon(self) -> None:
+        """Count one user less. Ten seconds after this process's last one has left, the medium is closed."""
+        medium = self._left()
+        if medium is not None:
+            medium.leave_soon(self)
+
+    def _left(self) -> Medium | None:
+        """Count one user less. Returns the medium that the last one leaves."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if self._users:
+                return None
+            medium, self._medium = self._medium, None
+            return medium
+
+    def _opened(self) -> Medium:
+        if self._medium is None:
+            raise not_open(self._name)
+        return self._medium
+
+    # ── records ───────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        columns = columns_of(record, self._codec)
+        work = _about(
+            columns, ("claim", "standing"), lambda found: Row._make(found[1][0]) if found[1] else None
+        )
+        while (standing := await self._opened().run(work)) is None:
+            pass  # the record that had the key was forgotten between two statements
+        is_given = standing == tuple(columns[name] for name in Row._fields)
+        return record if is_given else standing.record(self._codec)
+
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        """Store a record as it now is, new or not, and commit it."""
+        row = changing_columns(record, self._codec) if known else columns_of(record, self._codec)
+        heed: tuple[str, ...] = ()
+        if heeded is not None:
+            row["instruction_name"], heed = escape(heeded), ("heed",)
+
+        def read(found: Found) -> None:
+            if not found[0]:
+                raise driven_elsewhere(record.tool)
+
+        work = _about(row, ("save_known" if known else "save", *heed), read)
+        work.again = ("save_known", *heed)
+        await self._opened().run(work)
+
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+        """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
+        checked_time(at)
+        statements = ("deliver",) if keep_until is not None else ("forget_delivered", "deliver")
+        medium = self._opened()
+        for record_id, fence in fences.items():
+            row = {"record_id": escape(record_id), "fence": fence, "at": at, "keep_until": keep_until}
+            medium.run_unattended(_about(row, statements))
+
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        row = {"record_id": escape(record.record_id), "fence": record.fence, "key": key_digest(record)}
+        await self._opened().run(_about(row, ("remove",)))
+
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        """The record of this ``record_id``."""
+        row = await self._row(record_id)
+        return None if row is None else row.record(self._codec)
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task."""
+        rows = await self._rows("by_task_id", scope=scope_digest(scope), task_id=escape(task_id))
+        return rows[0].record(self._codec) if rows else None
+
+    async def records(
+        self,
+        scope: Scope | None,
+        *,
+        pending: bool = False,
+        asking: bool = False,
+        delivered_since: float | None = None,
+    ) -> list[TaskRecord]:
+        """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
+        values: dict[str, Any] = {} if scope is None else {"scope": scope_digest(scope)}
+        statement = "asking" if asking else "pending" if pending else "all"
+        if delivered_since is not None:
+            assert not pending, "what is pending was not delivered"
+            statement, values["delivered_since"] = "delivered_since", delivered_since
+        rows = await self._rows(statement, in_scope=scope is not None, **values)
+        return [record for _, record in await read_rows(rows, self.identity, self._codec)]
+
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
+        """Forget what is old, at most 10,000 records, and old leases."""
+        values = {
+            "before": before,
+            "now": now,
+            "leases_before": before - LEASES_KEPT_S,
+            "gone": list(map(escape, gone)),
+        }
+        work = Work(
+            statements=("prune_leases", "prune_delivered", "prune_expired"),
+            values=values,
+            read=lambda found: found[1][0][0] + found[2][0][0],
+        )
+        forgotten: int = await self._opened().run(work)
+        return forgotten
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out, or was not there."""
+        was_kept: bool = await self._opened().run(renew_lease(lease))
+        return was_kept
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Have the medium renew the lease, with what else it writes or by itself."""
+        self._opened().keep_renewing(source)
+
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        """Owners, and their leases."""
+        owning = names or [unescape(owner) for (owner,) in await self._read("owners")]
+        lease_of = {name: name.rpartition("/")[0] for name in owning}
+        found = await self._read("leases", lease_ids=list(map(escape, set(lease_of.values()))))
+        leases = {lease.lease_id: lease for lease in map(_lease, found)}
+        return {name: leases.get(lease_id) for name, lease_id in lease_of.items()}
+
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
+        """Become the owner of a record that is free."""
+        key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
+        taking = Work(
+            statements=("lock", "take", "record"),
+            values={"record_id": key, "owner": mine, "gone": free},
+            read=_read_take,
+        )
+        while True:
+            # A client that only follows the call of another looks often, and must not hold up those who write.
+            row = await self._row(record_id)
+            if row is None:
+                return None
+            record = row.record(self._codec)  # a record that cannot be read is not taken
+            if row.taken(mine, free) is row:
+                return Taken(record, record.owner)
+            taken = await self._opened().run(taking)
+            if taken is not None:  # else another client was faster
+                before, after = taken
+                return Taken(after.record(self._codec), unescape(before))
+
+    async def take_pending(
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Collection[str] = (),
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
+    ) -> list[Taken]:
+        """Become the owner of whatever is pending, free and can be read."""
+        mine = escape(owner)
+        where: dict[str, Any] = {
+            "scope": scope_digest(scope),
+            "owner": mine,
+            "application": escape(application),
+            "gone": [escape(one) for one in gone if one != owner],
+        }
+        before: dict[str, str | None] = {}
+        seen = list(map(escape, leave))
+        while limit is None or len(before) < limit:
+            room = _NO_LIMIT if limit is None else limit - len(before)
+            page = await self._rows("free", **where, leave=seen, limit=room)
+            readable = [row.record_id for row, _ in await read_rows(page, self.identity, self._codec)]
+            if readable:
+                taking = Work(
+                    statements=("free_owners", "take_free"),
+                    values={**where, "record_ids": readable},
+                    again=("taken",),
+                    read=lambda found: dict(found[0]),
+                )
+                before |= await self._opened().run(taking)
+            if len(page) < room:
+                break
+            seen += (row.record_id for row in page)  # not to be read, or another client was faster
+        rows = await self._rows("mine", **where)
+        read = await read_rows(rows, self.identity, self._codec)
+        return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
+
+    async def release(self, *names: str) -> None:
+        """Release what these owners have, and forget these leases."""
+        medium = self._opened()
+        for name in names:
+            medium.stop_renewing(name)
+        escaped = list(map(escape, names))
+        values = {"owners": escaped, "lease_ids": escaped}
+        await medium.run(Work(statements=("release", "end_leases"), values=values))
+
+    # ── instructions ──────────────────────────────────────────────────────────────────────────
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction, unless there is one of that name; returns the one that stands."""
+        key, medium = escape(record_id), self._opened()
+        row = {
+            "record_id": key,
+            "name": escape(instruction.name),
+            "body": encoded(escape(instruction.body), self._codec),
+            "at": checked_time(instruction.at),
+        }
+
+        def read(found: Found) -> Sequence[Any] | None:
+            standing = found[1][0] if found[1] else None
+            if standing == (row["name"], row["body"], row["at"], 0):
+                medium.tell((key,))
+            return standing
+
+        standing = await medium.run(_about(row, ("instruct", "instruction"), read))
+        return None if standing is None else read_instruction(standing, key, self._codec)
+
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        """The instructions of a record that are to be heeded, oldest first."""
+        key = escape(record_id)
+        work = _about({"record_id": key}, ("instructions",), lambda found: found[0], writes=False)
+        return read_instructions(await self._opened().run(work), key, self.identity, self._codec)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of instructions: of those left in this process at once; see the journal for others."""
+        return self._opened().listen(listener)
+
+    # ── works ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _row(self, record_id: str) -> Row | None:
+        work = _about({"record_id": escape(record_id)}, ("by_id",), lambda found: found[0], writes=False)
+        rows = await self._opened().run(work)
+        return Row._make(rows[0]) if rows else None
+
+    async def _rows(self, statement: str, *, in_scope: bool = True, **values: Any) -> list[Row]:
+        return [Row._make(row) for row in await self._read(statement, in_scope=in_scope, **values)]
+
+    async def _read(self, statement: str, *, in_scope: bool = True, **values: Any) -> Sequence[Sequence[Any]]:
+        work = Work(
+            statements=(statement,),
+            values=values,
+            in_scope=in_scope,
+            writes=False,
+            read=lambda found: found[0],
+        )
+        rows: Sequence[Sequence[Any]] = await self._opened().run(work)
+        return rows
+
+
+def _about(
+    row: dict[str, Any],
+    statements: tuple[str, ...],
+    read: Callable[[Found], Any] = lambda found: None,
+    *,
+    writes: bool = True,
+) -> Work:
+    """A work about one row, which one execution does for many."""
+    record_id = row["record_id"]
+    key = row.get("key")
+    touches = (record_id,) if key is None else (record_id, key)
+    return Work(statements=statements, row=row, key=record_id, touches=touches, read=read, writes=writes)
+
+
+def _read_take(found: Found) -> tuple[str | None, Row] | None:
+    """The owner before, and the row as it is now; ``None`` if the record was not taken."""
+    (before, rows) = (found[0], found[2])
+    if not before or not rows:
+        return None
+    owner, fence = before[0]
+    row = Row._make(rows[0])
+    return (owner, row) if row.fence == fence + 1 else None
+
+
+def _lease(columns: Sequence[Any]) -> Lease:
+    lease = Lease(*columns)
+    texts = {name: unescape(getattr(lease, name)) for name in ("lease_id", "host", "boot", "pids")}
+    return replace(lease, **texts)

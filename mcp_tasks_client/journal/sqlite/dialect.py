@@ -1,0 +1,33 @@
+"""SQL as SQLite has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields as fields_of
+from typing import Final
+
+from ..base import Lease
+from ..statements import Dialect
+
+__all__ = ["SQLITE"]
+
+
+def _given(columns: Sequence[str], rows: int) -> str:
+    # Bound values, and not JSON as for PostgreSQL: SQLite reads some numbers of JSON with an error in the last digit.
+    named = ", ".join(f"column{number} AS {name}" for number, name in enumerate(columns, 1))
+    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * rows)
+    return f"(SELECT {named} FROM (VALUES {marks})) AS given"
+
+
+SQLITE: Final = Dialect(
+    folder="sqlite",
+    value=":{name}",
+    member="IN (SELECT value FROM json_each(:{name}))",
+    given=_given,
+    parts={
+        "their_lease": ", ".join(f"lease.{field.name}" for field in fields_of(Lease)),
+        "now": "((julianday('now') - 2440587.5) * 86400)",
+        # One process writes at a time.
+        **dict.fromkeys(("started", "for_update", "skip_locked", "for_share", "notify", "changed"), ""),
+    },
+)

@@ -1,0 +1,142 @@
+"""The thread that has a journal's SQLite file open, and group commit.
+
+All works that write and have gathered are one transaction, so that a thousand callers share one sync of the disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import JournalError
+from ..medium import Timing
+from ..thread import JournalThread
+from ..work import Found, Job, end_leases, note_results
+from .execution import STATEMENTS, execute, runs_of
+from .file import connect, explain, give_back, identity
+
+__all__ = ["SqliteThread"]
+
+_FREE_PAGES_KEPT: Final = 256
+"""Free pages that stay in the file while it is in use (1 MB), for the next records."""
+
+
+class SqliteThread(JournalThread):
+    """A connection to a file, and the thread it lives in.
+
+    Args:
+        path: The file, without symbolic links.
+        busy_timeout_s: Seconds to wait while another process writes.
+        timing: Of the thread.
+    """
+
+    def __init__(self, path: Path, busy_timeout_s: float, timing: Timing) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._connection: sqlite3.Connection
+        self._file: tuple[int, int] | None = None  # the file that was opened; none yet
+        self._seen_version = -1  # of the file, when instructions were looked for last
+        self._look_at = 0.0  # when to look whether other processes have left any
+        super().__init__(path, path, busy_timeout_s, timing)
+
+    def explain(self, error: Exception) -> JournalError:
+        """The error to raise for one of SQLite's; see :func:`.file.explain`."""
+        return explain(error, self._path)
+
+    def _is_there(self) -> bool:
+        return self._file is None or identity(self._path) == self._file
+
+    def _open(self) -> None:
+        self._connection = connect(self._path, self._busy_timeout_s)
+        self._file = identity(self._path)
+
+    def _close(self, lease_ids: list[str]) -> None:
+        while give_back(self._connection, keep=0):
+            pass
+        with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
+            if lease_ids:
+                execute(self._connection, [Job(end_leases(lease_ids), None)])
+            self._connection.close()
+
+    def _tidy_up(self) -> None:
+        # Not in between, since looking for pages costs as much as a commit.
+        give_back(self._connection, keep=_FREE_PAGES_KEPT)
+
+    def _carry_out(self, jobs: list[Job[Any]]) -> None:
+        if not jobs[0].work.writes:  # a reader needs no lock, and sees all that is committed
+            for run in runs_of(jobs):
+                _note(run, self._try(run))
+            return
+        try:
+            done = self._transact(runs_of(jobs))
+            if done is None:
+                done = self._transact([job] for run in runs_of(jobs) for job in run)
+            if not self._is_there():
+                raise JournalError(
+                    f"the journal {self._path} was removed or replaced while it was in use, so what is "
+                    "written now would be lost; put it back, or close and open it to begin an empty one"
+                )
+        except Exception as error:
+            with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
+                self._connection.execute("ROLLBACK")
+            for job in jobs:
+                job.error = error
+            return
+        for run, found in done or ():
+            _note(run, found)
+
+    def _transact(
+        self, runs: Iterable[list[Job[Any]]]
+    ) -> list[tuple[list[Job[Any]], Found | Exception]] | None:
+        """Execute works in one transaction. What fails by itself fails alone.
+
+        Returns:
+            Each run with its results or its error, once all is committed; ``None`` if nothing was written, since
+            a run of several works has to be executed one by one.
+        """
+        done: list[tuple[list[Job[Any]], Found | Exception]] = []
+        self._connection.execute("BEGIN IMMEDIATE")
+        for run in runs:
+            found = self._try(run)
+            if isinstance(found, Exception) and not self._connection.in_transaction:
+                raise found  # a full disk, for one, undoes the whole transaction
+            if found is None or (isinstance(found, Exception) and len(run) > 1):
+                self._connection.execute("ROLLBACK")
+                return None
+            done.append((run, found))
+        self._connection.execute("COMMIT")
+        return done
+
+    def _try(self, run: list[Job[Any]]) -> Found | Exception | None:
+        try:
+            return execute(self._connection, run)
+        except Exception as error:
+            return error
+
+    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
+        now = time.monotonic()
+        if not is_to_look and now < self._look_at:
+            return ()
+        self._look_at = now + self._timing.tick_s
+        # Changes with each commit of another connection, and costs less than any look at a table.
+        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version == self._seen_version and not is_to_look:
+            return ()
+        self._seen_version = -1  # should the look fail, it is taken again
+        found = [key for (key,) in self._connection.execute(STATEMENTS("instructed").text)]
+        self._seen_version = version
+        return found
+
+
+def _note(run: list[Job[Any]], found: Found | Exception | None) -> None:
+    """Note the results of a run, or the error that all of it failed with."""
+    assert found is not None, "reads are not counted"
+    if isinstance(found, Exception):
+        for job in run:
+            job.error = found
+    else:
+        note_results(run, found)

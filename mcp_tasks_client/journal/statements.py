@@ -1,0 +1,143 @@
+"""The statements of ``statements.sql`` by their names, in the dialect of one database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from functools import cache
+from importlib import resources
+from typing import Final, NamedTuple
+
+from .base import Lease
+from .row import CHANGING, Row
+
+__all__ = ["COLUMN_TYPES", "Dialect", "Statement", "Statements"]
+
+COLUMN_TYPES: Final = {
+    **dict.fromkeys(("fence", "pid"), "bigint"),
+    **dict.fromkeys(("pending", "heeded"), "smallint"),
+    **dict.fromkeys(("scope", "key"), "uuid"),
+    **dict.fromkeys(
+        ("created_at", "updated_at", "delivered_at", "due_at", "expires_at", "at", "keep_until"),
+        "double precision",
+    ),
+    **dict.fromkeys(("started", "renewed_at"), "double precision"),
+}
+"""The types of columns in given rows that are not text."""
+
+_LEASE: Final = tuple(field.name for field in fields_of(Lease))
+_PARTS: Final = {
+    "columns": ", ".join(Row._fields),
+    "stored_columns": ", ".join(f"stored.{name}" for name in Row._fields),
+    "all_changes": ", ".join(
+        f"{name} = excluded.{name}"
+        for name in (*Row._fields, "scope", "key")
+        if name not in ("record_id", "fence")
+    ),
+    "changes": ", ".join(f"{name} = given.{name}" for name in CHANGING),
+    "lease_columns": ", ".join(_LEASE),
+}
+_GIVEN: Final = {
+    "*": (*Row._fields, "scope", "key"),
+    "changing": ("record_id", "fence", *CHANGING),
+}
+_NAME: Final = re.compile(r"^-- name: (\w+)$")
+_PART: Final = re.compile(r"\{(:|in |given )?([\w, *]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What one database has in its own way."""
+
+    folder: str
+    """Of the package: where its own ``statements.sql`` is."""
+
+    value: str
+    """A value of a statement, by its ``{name}``."""
+
+    member: str
+    """The condition that a column is in the list ``{name}``."""
+
+    given: Callable[[Sequence[str], int], str]
+    """The table ``given``, of these columns and so many rows."""
+
+    parts: Mapping[str, str]
+    """What else statements are filled in with."""
+
+
+class Statement(NamedTuple):
+    """A statement that a database takes."""
+
+    text: str
+    columns: tuple[str, ...]
+    """Of the given rows; empty if the statement takes values instead."""
+
+    is_counted: bool
+    """Whether it has to be told which of the given rows it changed."""
+
+
+class Statements:
+    """The statements for one schema.
+
+    Args:
+        dialect: Of the database.
+        schema: Where the tables are; empty if the connection says so.
+    """
+
+    def __init__(self, dialect: Dialect, schema: str) -> None:
+        self._dialect = dialect
+        self._table = f"{schema}." if schema else ""
+        self._parts = {**_PARTS, **dialect.parts, "schema": schema}
+        self._filled: dict[tuple[str, bool, int], Statement] = {}
+
+    def __call__(self, name: str, *, in_scope: bool = True, rows: int = 1) -> Statement:
+        """A statement.
+
+        Args:
+            name: Its name in ``statements.sql``.
+            in_scope: Whether it is about one scope, where it may be about all.
+            rows: How many rows are given.
+        """
+        key = name, in_scope, rows
+        if key not in self._filled:
+            text = texts(self._dialect.folder)[name].replace("{schema}.", self._table)
+            self._filled[key] = self._fill(text, in_scope, rows)
+        return self._filled[key]
+
+    def _fill(self, text: str, in_scope: bool, rows: int) -> Statement:
+        columns: tuple[str, ...] = ()
+
+        def fill(found: re.Match[str]) -> str:
+            nonlocal columns
+            match found[1], found[2]:
+                case ":", name:
+                    return self._dialect.value.format(name=name)
+                case "in ", name:
+                    return self._dialect.member.format(name=name)
+                case "given ", names:
+                    columns = _GIVEN.get(names) or tuple(names.split(", "))
+                    return self._dialect.given(columns, rows)
+                case _, "in_scope":
+                    return f"scope = {self._dialect.value.format(name='scope')}" if in_scope else "true"
+                case _, part:
+                    return self._parts[part].format(schema=self._parts["schema"])
+
+        return Statement(_PART.sub(fill, text), columns, is_counted="{changed}" in text)
+
+
+@cache
+def texts(folder: str) -> Mapping[str, str]:
+    """The text of each statement of a dialect, without its comments."""
+    package = resources.files(__package__)
+    texts: dict[str, str] = {}
+    name = ""
+    for file in (package / "statements.sql", package / folder / "statements.sql"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if found := _NAME.match(line):
+                name = found[1]
+                texts[name] = ""
+            elif line and not line.startswith("--"):
+                texts[name] += line.removesuffix(";") + "\n"
+    return texts

@@ -1,0 +1,215 @@
+-- The statements of every journal that is kept in a database. A dialect has those that differ in a file of its own.
+--
+-- Braces are filled in, by statements.py and by the dialect:
+--   {schema}                 where the tables are
+--   {columns}                the columns of a record, in their order; {stored_columns} are those of the table stored
+--   {:name}                  a value
+--   {in name}                is one of a list of texts
+--   {given a, b}             the rows that one execution is about, as a table of these columns; {given *} has all
+--                            columns of a record, and {given changing} those that a save may change
+--   {changed}                the statement tells which of the given rows it changed
+--   {in_scope}               of one scope; true for all scopes
+--   {for_update} and others  locks of rows, where a database has them
+--
+-- A statement with given rows returns, if anything, the record_id of a given row first.
+
+-- ── records ────────────────────────────────────────────────────────────────────────────────────
+
+-- name: claim
+-- New records, except those whose key or record_id is taken. "standing" reads after it which record stands.
+INSERT INTO {schema}.records ({columns}, scope, key)
+SELECT {columns}, scope, key FROM {given *} WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: standing
+-- A record without a key, or under another key, can only be the given record itself.
+SELECT given.record_id, {stored_columns}
+FROM {given record_id, key}
+JOIN {schema}.records AS stored ON stored.record_id = given.record_id OR stored.key = given.key
+ORDER BY CASE WHEN stored.key = given.key THEN 0 ELSE 1 END;
+
+-- name: save
+-- Records as they now are, new or not, except those that another owner has taken since.
+INSERT INTO {schema}.records AS stored ({columns}, scope, key)
+SELECT {columns}, scope, key FROM {given *} WHERE true
+ON CONFLICT (record_id) DO UPDATE SET {all_changes}
+WHERE stored.fence = excluded.fence
+{changed};
+
+-- name: save_known
+-- Likewise, of records that were stored before. The columns that a record was made with stay as they are.
+UPDATE {schema}.records AS stored SET {changes}
+FROM {given changing}
+WHERE stored.record_id = given.record_id AND stored.fence = given.fence
+{changed};
+
+-- name: heed
+-- The instructions that are now part of the state of these records. After "save" or "save_known", of the same fence.
+UPDATE {schema}.instructions AS instruction SET body = '', heeded = 1
+FROM {given record_id, fence, instruction_name}
+JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
+WHERE instruction.record_id = given.record_id AND instruction.name = given.instruction_name;
+
+-- name: deliver
+-- Outcomes that hosts have received, and that are kept. The column expires_at says until when.
+UPDATE {schema}.records AS stored SET
+  delivered_at = given.at, updated_at = given.at, owner = NULL, pending = 0,
+  expires_at = CASE WHEN stored.key IS NULL THEN given.keep_until END
+FROM {given record_id, fence, at, keep_until}
+WHERE stored.record_id = given.record_id AND stored.fence = given.fence
+  AND stored.pending = 1 AND stored.due_at IS NULL;
+
+-- name: by_id
+SELECT given.record_id, {stored_columns}
+FROM {given record_id} JOIN {schema}.records AS stored ON stored.record_id = given.record_id;
+
+-- name: by_task_id
+SELECT {columns} FROM {schema}.records
+WHERE scope = {:scope} AND task_id = {:task_id}
+ORDER BY created_at DESC, sequence DESC LIMIT 1;
+
+-- name: all
+SELECT {columns} FROM {schema}.records WHERE {in_scope} ORDER BY created_at, sequence;
+
+-- name: pending
+SELECT {columns} FROM {schema}.records WHERE {in_scope} AND pending = 1 ORDER BY created_at, sequence;
+
+-- name: asking
+SELECT {columns} FROM {schema}.records
+WHERE {in_scope} AND status IN ('input_required', 'gathering')
+ORDER BY created_at, sequence;
+
+-- name: delivered_since
+SELECT {columns} FROM {schema}.records
+WHERE {in_scope} AND delivered_at >= {:delivered_since}
+ORDER BY created_at, sequence;
+
+-- ── who drives what ────────────────────────────────────────────────────────────────────────────
+
+-- name: lease_until
+SELECT given.lease_id, stored.expires_at
+FROM {given lease_id} JOIN {schema}.leases AS stored ON stored.lease_id = given.lease_id;
+
+-- name: renew
+INSERT INTO {schema}.leases ({lease_columns})
+SELECT {lease_columns} FROM {given lease_id, host, boot, pids, pid, started, renewed_at, expires_at} WHERE true
+ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at;
+
+-- name: end_leases
+DELETE FROM {schema}.leases WHERE lease_id {in lease_ids};
+
+-- name: leases
+SELECT {their_lease} FROM {schema}.leases AS lease {started} WHERE lease.lease_id {in lease_ids};
+
+-- name: owners
+SELECT DISTINCT owner FROM {schema}.records WHERE owner IS NOT NULL;
+
+-- name: lock
+SELECT owner, fence FROM {schema}.records WHERE record_id = {:record_id} {for_update};
+
+-- name: take
+UPDATE {schema}.records SET owner = {:owner}, fence = fence + 1
+WHERE record_id = {:record_id} AND delivered_at IS NULL
+  AND (owner IS NULL OR owner = {:owner} OR owner {in gone});
+
+-- name: record
+SELECT {columns} FROM {schema}.records WHERE record_id = {:record_id};
+
+-- name: free
+-- The records that are pending and free, and that this application may take.
+SELECT {columns} FROM {schema}.records
+WHERE scope = {:scope} AND pending = 1
+  AND (application IS NULL OR application = {:application})
+  AND (owner IS NULL OR owner {in gone})
+  AND NOT (record_id {in leave})
+ORDER BY created_at, sequence
+LIMIT {:limit};
+
+-- name: free_owners
+-- The owners of these records until now, as far as they are still free. A record that another process is about to
+-- take is passed over.
+SELECT record_id, owner FROM {schema}.records
+WHERE record_id {in record_ids} AND pending = 1 AND (owner IS NULL OR owner {in gone})
+ORDER BY record_id {skip_locked};
+
+-- name: take_free
+UPDATE {schema}.records SET owner = {:owner}, fence = fence + 1
+WHERE record_id IN (
+  SELECT record_id FROM {schema}.records
+  WHERE record_id {in record_ids} AND pending = 1 AND (owner IS NULL OR owner {in gone})
+  ORDER BY record_id {skip_locked});
+
+-- name: taken
+SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AND owner = {:owner};
+
+-- name: mine
+SELECT {columns} FROM {schema}.records
+WHERE scope = {:scope} AND pending = 1 AND owner = {:owner}
+  AND (application IS NULL OR application = {:application})
+ORDER BY created_at, sequence;
+
+-- name: release
+UPDATE {schema}.records SET
+  owner = CASE WHEN pending = 1 AND due_at IS NULL THEN NULL ELSE owner || '/left' END
+WHERE owner {in owners};
+
+-- ── forgetting old rows ────────────────────────────────────────────────────────────────────────
+
+-- name: prune_leases
+DELETE FROM {schema}.leases WHERE expires_at < {:leases_before};
+
+-- name: prune_delivered
+DELETE FROM {schema}.records WHERE record_id IN (
+  SELECT record_id FROM {schema}.records
+  WHERE delivered_at < {:before} OR (expires_at < {:now} AND delivered_at IS NOT NULL)
+  LIMIT 5000 {skip_locked});
+
+-- name: prune_expired
+DELETE FROM {schema}.records WHERE record_id IN (
+  SELECT record_id FROM {schema}.records
+  WHERE expires_at < {:before} AND delivered_at IS NULL AND (owner IS NULL OR owner {in gone})
+  LIMIT 5000 {skip_locked});
+
+-- ── instructions ───────────────────────────────────────────────────────────────────────────────
+
+-- name: instruct
+-- Of each name the first, if the record is there and has not ended. {for_share}: it does not end meanwhile.
+INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
+SELECT stored.record_id, given.name, given.body, given.at, 0
+FROM {given record_id, name, body, at} JOIN {schema}.records AS stored ON stored.record_id = given.record_id
+WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)
+{for_share}
+ON CONFLICT DO NOTHING
+{notify};
+
+-- name: instruction
+SELECT given.record_id, stored.name, stored.body, stored.at, stored.heeded
+FROM {given record_id, name}
+JOIN {schema}.instructions AS stored ON stored.record_id = given.record_id AND stored.name = given.name;
+
+-- name: instructions
+SELECT given.record_id, stored.name, stored.body, stored.at, stored.heeded
+FROM {given record_id}
+JOIN {schema}.instructions AS stored ON stored.record_id = given.record_id AND stored.heeded = 0
+ORDER BY stored.sequence;
+
+-- name: instructed
+SELECT DISTINCT record_id FROM {schema}.instructions WHERE heeded = 0;
+
+-- ── copying a whole journal ────────────────────────────────────────────────────────────────────
+
+-- name: in_use
+SELECT host, pid, expires_at - {now} FROM {schema}.leases WHERE expires_at >= {now};
+
+-- name: count
+SELECT count(*) FROM {schema}.records;
+
+-- name: all_records
+SELECT {columns} FROM {schema}.records ORDER BY sequence;
+
+-- name: all_instructions
+SELECT record_id, name, body, at, heeded FROM {schema}.instructions ORDER BY sequence;
+
+-- name: copy_instructions
+INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
+SELECT record_id, name, body, at, heeded FROM {given record_id, name, body, at, heeded};

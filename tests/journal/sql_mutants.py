@@ -1,0 +1,159 @@
+"""The statements of the journals with one of their guards broken: what their tests have to notice.
+
+Each mutant is a change of one statement. ``conftest.py`` makes the one that the variable
+``MCP_TASKS_TEST_MUTANT`` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mcp_tasks_client.journal.statements import texts
+
+__all__ = ["MUTANTS", "Mutant", "broken", "mutants_of"]
+
+
+class Mutant(NamedTuple):
+    """One change."""
+
+    statement: str
+    old: str
+    new: str = ""
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "a transaction that was given up is committed late": Mutant("begin", " AND given_up < {:number}"),
+    "whoever reconnects is told that nothing was committed": Mutant(
+        "settle", "RETURNING committed >= {:number}", "RETURNING false"
+    ),
+    "whoever reconnects is told that all was committed": Mutant(
+        "settle", "RETURNING committed >= {:number}", "RETURNING true"
+    ),
+    "of two claims under one key the second stands": Mutant("standing", " OR stored.key = given.key"),
+    "a claim finds a record of another key": Mutant(
+        "standing", "stored.record_id = given.record_id OR stored.key = given.key", "true"
+    ),
+    "a late owner saves": Mutant("save", "WHERE stored.fence = excluded.fence"),
+    "a late owner saves what it knows": Mutant("save_known", " AND stored.fence = given.fence"),
+    "a late owner heeds": Mutant("heed", " AND stored.fence = given.fence"),
+    "whoever heeds one instruction heeds all": Mutant(
+        "heed", " AND instruction.name = given.instruction_name"
+    ),
+    "what was heeded keeps its body": Mutant("heed", "body = '', "),
+    "a late owner forgets what was delivered": Mutant("forget_delivered", " AND stored.fence = given.fence"),
+    "a task is forgotten as if it were an outcome": Mutant("forget_delivered", " AND stored.due_at IS NULL"),
+    "an outcome with a key is forgotten": Mutant("forget_delivered", " AND stored.key IS NULL"),
+    "a late owner delivers": Mutant("deliver", " AND stored.fence = given.fence"),
+    "a task is delivered as if it were an outcome": Mutant("deliver", " AND stored.due_at IS NULL"),
+    "an outcome with a key is kept no longer than one without": Mutant(
+        "deliver", "CASE WHEN stored.key IS NULL THEN given.keep_until END", "given.keep_until"
+    ),
+    "what was delivered has an owner": Mutant("deliver", "owner = NULL, "),
+    "a late owner removes": Mutant("remove", " AND stored.fence = given.fence"),
+    "the task of another scope is found": Mutant("by_task_id", "scope = {:scope} AND "),
+    "the oldest record of a task is found": Mutant(
+        "by_task_id", "created_at DESC, sequence DESC", "sequence"
+    ),
+    "all is pending": Mutant("pending", " AND pending = 1"),
+    "records come in the order in which they lie": Mutant("all", "ORDER BY created_at, sequence"),
+    "of equal age the last comes first": Mutant("all", "created_at, sequence", "created_at, sequence DESC"),
+    "everything asks": Mutant("asking", " AND status IN ('input_required', 'gathering')"),
+    "what was delivered long ago is shown": Mutant(
+        "delivered_since", "delivered_at >= {:delivered_since}", "delivered_at IS NOT NULL"
+    ),
+    "a lease is not renewed": Mutant(
+        "renew",
+        "DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at",
+        "DO NOTHING",
+    ),
+    "every lease is given up": Mutant("end_leases", "WHERE lease_id {in lease_ids}"),
+    "no lease is given up": Mutant("end_leases", "WHERE", "WHERE false AND"),
+    "an owner is covered by the leases of others": Mutant("leases", "WHERE", "WHERE false AND"),
+    "who owns nothing owns": Mutant("owners", "WHERE owner IS NOT NULL"),
+    "what was delivered is taken": Mutant("take", " AND delivered_at IS NULL"),
+    "whoever wants a record has it": Mutant(
+        "take", "AND (owner IS NULL OR owner = {:owner} OR owner {in gone})"
+    ),
+    "a taken record has its old fence": Mutant("take", ", fence = fence + 1"),
+    "two take the same one at the same moment": Mutant("lock", "{for_update}"),
+    "a record of another scope is taken": Mutant("free", "scope = {:scope} AND "),
+    "what is not pending any more is taken": Mutant("take_free", " AND pending = 1"),
+    "the record of another application is taken": Mutant(
+        "free", "AND (application IS NULL OR application = {:application})"
+    ),
+    "the record of an owner who has come just now is taken": Mutant(
+        "take_free", "AND (owner IS NULL OR owner {in gone})"
+    ),
+    "the records of who is gone are not found": Mutant("free", " OR owner {in gone}"),
+    "the records of who is gone are left": Mutant("take_free", " OR owner {in gone}"),
+    "what is to be left alone is taken": Mutant("free", "AND NOT (record_id {in leave})"),
+    "the newest are taken first": Mutant("free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"),
+    "more are taken than are wanted": Mutant("free", "LIMIT {:limit}"),
+    "who takes waits for a record that another is taking": Mutant("free_owners", "{skip_locked}"),
+    "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
+    "whoever takes is given what others have": Mutant("mine", " AND owner = {:owner}"),
+    "what was taken without hearing of it counts for no limit": Mutant("taken", "WHERE", "WHERE false AND"),
+    "a task that is released is free": Mutant("release", "ELSE owner || '/left'", "ELSE NULL"),
+    "an outcome that is released is not free": Mutant("release", "THEN NULL", "THEN owner"),
+    "whoever leaves releases everything": Mutant("release", "WHERE owner {in owners}"),
+    "leases are kept for ever": Mutant(
+        "prune_leases", "leases WHERE expires_at", "leases WHERE false AND expires_at"
+    ),
+    "new leases are forgotten": Mutant("prune_leases", " WHERE expires_at < {:leases_before}"),
+    "what was delivered is never forgotten": Mutant(
+        "prune_delivered", "delivered_at < {:before} OR", "false OR"
+    ),
+    "what is kept after its delivery is never forgotten": Mutant(
+        "prune_delivered", "expires_at < {:now} AND delivered_at IS NOT NULL", "false"
+    ),
+    "an outcome that nobody had is forgotten": Mutant("prune_delivered", " AND delivered_at IS NOT NULL"),
+    "a task that somebody drives is forgotten": Mutant(
+        "prune_expired", "AND (owner IS NULL OR owner {in gone})"
+    ),
+    "a task that has not expired is forgotten": Mutant("prune_expired", "expires_at < {:before} AND"),
+    "a call that has ended takes instructions": Mutant(
+        "instruct",
+        "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)",
+        "WHERE true",
+    ),
+    "a call that ends at the moment takes an instruction": Mutant("instruct", "{for_share}"),
+    "the last instruction of a name counts": Mutant(
+        "instruct",
+        "ON CONFLICT DO NOTHING",
+        "ON CONFLICT (record_id, name) DO UPDATE SET body = excluded.body",
+    ),
+    "nobody else is told of an instruction": Mutant("instruct", "{notify}"),
+    "nobody is told of the end of a call that is followed": Mutant("follow", "'follow'", "'other'"),
+    "whoever follows has the driver heed it": Mutant("follow", "'', 0, 1", "'', 0, 0"),
+    "a call that has ended is followed": Mutant(
+        "follow", "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)"
+    ),
+    "what was heeded is to be heeded again": Mutant("instructions", " AND stored.heeded = 0"),
+    "instructions come in the order of their names": Mutant(
+        "instructions", "ORDER BY stored.sequence", "ORDER BY stored.name DESC"
+    ),
+    "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
+}
+
+_LOCKS: Final = ("{for_update}", "{skip_locked}", "{for_share}", "{notify}")
+"""What SQLite has no need of."""
+
+
+def mutants_of(dialect: str) -> list[str]:
+    """The names of the mutants of a dialect, which is called like its folder."""
+    known = texts(dialect)
+    return [
+        name
+        for name, mutant in MUTANTS.items()
+        if mutant.statement in known and not (dialect == "sqlite" and mutant.old in _LOCKS)
+    ]
+
+
+def broken(texts: Mapping[str, str], name: str) -> dict[str, str]:
+    """The statements of a dialect with one of them broken, if the dialect has it."""
+    mutant = MUTANTS[name]
+    if mutant.statement not in texts:
+        return dict(texts)
+    assert texts[mutant.statement].count(mutant.old) == 1, name
+    return {**texts, mutant.statement: texts[mutant.statement].replace(mutant.old, mutant.new)}
