@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
@@ -17,6 +17,9 @@ from .sql import SqlJournal
 from .work import Job, Work, note_results
 
 __all__ = ["MemoryJournal"]
+
+
+_SAVES: Final = (("save",), ("save_known",))
 
 
 class MemoryJournal(SqlJournal):
@@ -80,7 +83,8 @@ class _Memory(Medium):
     async def run(self, work: Work) -> Any:
         """Carry a work out. The caller's cancellation is raised after it."""
         result = self._carry_out(work)
-        await (checkpoint_if_cancelled() if work.writes else checkpoint())
+        # A save is what a driver waits for most often, and other tasks run soon enough.
+        await (checkpoint_if_cancelled() if work.statements[:1] in _SAVES else checkpoint())
         return result
 
     def run_unattended(self, work: Work) -> None:

@@ -327,7 +327,7 @@ def multiply(connection: sqlite3.Connection, record_id: str, count: int) -> None
     for number in range(1, count):
         copied = {**row, "record_id": f"{name}-{number}", "created_at": float(number)}
         if row["idempotency_key"] is not None:
-            copied["idempotency_key"] = f"key-{number}"
+            copied["idempotency_key"] = copied["key"] = f"key-{number}"
         rows.append(tuple(copied.values()))
     columns, marks = ", ".join(row), ", ".join("?" * len(row))
     connection.executemany(f"INSERT INTO records ({columns}) VALUES ({marks})", rows)
