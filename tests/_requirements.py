@@ -8,8 +8,11 @@ that names a requirement which is not here.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Final, TypeVar
 
 SPEC: Final = "Tasks extension (2026-07-28)"
@@ -262,6 +265,31 @@ def requirement(*ids: str) -> Callable[[TestT], TestT]:
         REQUIREMENTS[name]
 
     def mark(test: TestT) -> TestT:
+        test.requirements = shown_by(test) | {*ids}  # type: ignore[attr-defined]
         return test
 
     return mark
+
+
+def shown_by(test: object) -> frozenset[str]:
+    """The requirements that a test function, or a class of tests, is marked with."""
+    return getattr(test, "requirements", frozenset())
+
+
+@cache
+def read_claims() -> dict[str, list[str]]:
+    """Test functions and classes by the requirement that they claim to show, read from their source.
+
+    A test is told by its file, below the folder of the tests, and its name: ``aio/test_uncut.py::test_it``.
+    """
+    tests, found = Path(__file__).parent, dict[str, list[str]]()
+    for path in tests.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "requirement":
+                    for name in ast.literal_eval(ast.List(elts=decorator.args, ctx=ast.Load())):
+                        test = f"{path.relative_to(tests).as_posix()}::{node.name}"
+                        found.setdefault(name, []).append(test)
+    return found

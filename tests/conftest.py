@@ -13,6 +13,7 @@ import hypothesis  # noqa: F401  # it asks who refers to what as it is imported,
 import pytest
 
 from tests._forked import fork_for_all
+from tests._halves import leave_one_half, runs_whole
 from tests._legacy_installs import CERTIFICATES_ELSEWHERE
 from tests.docs.server import docs_server
 from tests.legacy_servers import (
@@ -86,6 +87,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the campaigns in their long forms")
+    parser.addoption("--rest", action="store_true", help="run what pytest alone leaves out")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Whoever reads the count of deselected tests sees how to run them."""
+    if config.getoption("--rest"):
+        return "the tests that pytest alone leaves out"
+    return None if runs_whole(config) else "the first half of the tests: pytest --rest runs the others"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -k takes cases away: the rule is about all cases of a test
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_one_half(config, items)
 
 
 def pytest_collection_finish() -> None:

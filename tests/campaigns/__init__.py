@@ -1,4 +1,4 @@
-"""Long tests of the laws, through the public face only. Each has a short form in every run of the tests.
+"""Long tests of the laws, through the public face only. Each has a short form in the two halves of the tests.
 
 ================  ==================================================================================
 ``crash_points``  a host is stopped at each of its commits and sends, one after the other

@@ -1,4 +1,4 @@
-"""The recipes: two of them at real servers in each run of the tests, all of them with ``--long``."""
+"""The recipes: two of them at real servers if the tests run whole, all of them with ``--long``."""
 
 from __future__ import annotations
 
