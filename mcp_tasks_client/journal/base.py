@@ -300,8 +300,8 @@ class Journal(ABC):
         That is a record whose outcome was delivered before ``before``, or was kept after its delivery until a
         time before ``now``. Unless it has an owner who is not gone, it is also a task whose time-to-live had
         passed before ``before`` (:attr:`TaskRecord.expires_at`), and a call of which nothing can have run: it
-        is in state ``gathering``, was never answered, and was saved before ``before``. ``statements.sql`` says
-        all this in SQL. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
+        is in state ``gathering``, was never answered, and was saved before ``before``. ``statements.sql``
+        says all this in SQL. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
 
         Args:
             before: In seconds since the epoch.

@@ -21,12 +21,12 @@ class Timing:
     """For which a medium stays open after its last journal has left without waiting."""
 
     gather_s: float = 0.005
-    """For which the thread lets more works gather, if several callers waited in the turn before. A single caller
-    never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
+    """For which the thread lets more works gather, if several callers waited in the turn before. A single
+    caller never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
     tick_s: float = 1.0
-    """After which the thread looks, by itself, at the leases, at unattended writes, at instructions, and whether
-    any journal is left that has the medium open."""
+    """After which the thread looks, by itself, at the leases, at unattended writes, at instructions, and
+    whether any journal is left that has the medium open."""
 
 
 class Medium(ABC):

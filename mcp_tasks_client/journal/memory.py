@@ -26,8 +26,8 @@ class MemoryJournal(SqlJournal):
     """A journal in memory, gone with the process.
 
     It is a database of SQLite in memory, so that it gives back copies, and refuses and forgets the same as
-    ``SqliteJournal``. Closing it forgets nothing; opening it again shows the same records. Several event loops may
-    use it at once.
+    ``SqliteJournal``. Closing it forgets nothing; opening it again shows the same records. Several event
+    loops may use it at once.
 
     Args:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and

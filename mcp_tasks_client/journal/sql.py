@@ -227,7 +227,8 @@ class SqlJournal(Journal):
             read=_read_take,
         )
         while True:
-            # A client that only follows the call of another looks often, and must not hold up those who write.
+            # A client that only follows the call of another looks often, and must not hold up those who
+            # write.
             row = await self._row(record_id)
             if row is None:
                 return None

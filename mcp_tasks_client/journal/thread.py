@@ -2,8 +2,8 @@
 
 However many journals of a process keep the same medium (a file, a database), they share its thread. Callers
 leave works and wait. The thread takes all works that have gathered, carries them out at once and wakes the
-callers, so that a thousand of them share one commit. Calls of a database block, which nothing in an event loop
-may do; a thread for each call, or a commit for each, is ten times slower.
+callers, so that a thousand of them share one commit. Calls of a database block, which nothing in an event
+loop may do; a thread for each call, or a commit for each, is ten times slower.
 
 Writes that no caller waits for share those commits: deliveries, and the renewal of leases.
 
@@ -87,8 +87,8 @@ class JournalThread(Medium):
 
     - *used* while it has users;
     - *left* from then until ``_close_at``, which is at once after :meth:`leave`, some seconds later after
-      :meth:`leave_soon` or when the last user was dropped, and at once where the interpreter ends or forks. A new
-      user makes it used again;
+      :meth:`leave_soon` or when the last user was dropped, and at once where the interpreter ends or forks. A
+      new user makes it used again;
     - *ended* when it is time and nothing is left to do. No journal can enter it any more, and the medium is
       closed.
 
@@ -160,7 +160,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def explain(self, error: Exception) -> JournalError:
-        """The error to raise for one of the database's. Always a new one, as all callers of one commit raise it."""
+        """The error to raise for one of the database's: a new one for each caller of a commit."""
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
@@ -369,7 +369,7 @@ class JournalThread(Medium):
         self._end()
 
     def _try_to_end(self) -> bool:
-        """Whether the database is to be closed and nothing is left to do; then no journal can enter any more."""
+        """Whether the database is to be closed and nothing is left to do. Then no journal enters any more."""
         now = time.monotonic()
         with self._lock:
             if not self._users and self._close_at == math.inf:  # the last one was dropped

@@ -19,8 +19,8 @@ __all__ = ["Found", "Job", "Work", "end_leases", "group_jobs", "note_results", "
 W = TypeVar("W")
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
-"""The rows that each statement of a work returned. A statement that returns none, and has no given rows, has one
-row with the number of rows that it changed."""
+"""The rows that each statement of a work returned. A statement that returns none, and has no given rows, has
+one row with the number of rows that it changed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,8 +49,8 @@ class Work:
     """Whether the statements change anything."""
 
     again: tuple[str, ...] | None = None
-    """The statements that read the result of the work if it was committed and the reply was lost. ``None`` means
-    ``statements``, which it is then safe to execute once more."""
+    """The statements that read the result of the work if it was committed and the reply was lost. ``None``
+    means ``statements``, which it is then safe to execute once more."""
 
     in_scope: bool = True
     """Whether the statements are about one scope."""
@@ -102,7 +102,7 @@ _LAST: Final = 2**62
 
 
 def note_results(group: Iterable[Job[Any]], found: Found) -> None:
-    """Give each job of one execution its result: of what the statements returned, the rows for its own row."""
+    """Give each job of one execution its result, made of the rows that were returned for its own row."""
     rows_of: list[dict[str, list[tuple[Any, ...]]]] | None = None
     for job in group:
         work = job.work

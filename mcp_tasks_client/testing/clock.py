@@ -86,8 +86,8 @@ class ManualClock(Clock):
         """Return when every task waits for something and nobody is busy."""
         while True:
             # On asyncio anyio looks only ten times a second. After a few turns all tasks mostly wait already.
-            # Twice: of a task that has just ended asyncio tells the task that waits for it a turn later, and at
-            # that moment all others seem to wait.
+            # Twice: of a task that has just ended asyncio tells the task that waits for it a turn later, and
+            # at that moment all others seem to wait.
             for turns in (20, 5):
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()

@@ -1425,7 +1425,7 @@ class TestVersions(OneLoop):
             connection.execute(f"PRAGMA application_id = {int.from_bytes(b'MCPT', 'big')}")
             connection.execute("PRAGMA user_version = 3")
         before = contents(path.parent)
-        with pytest.raises(JournalSchemaError, match="before the first published one .* use another path"):
+        with pytest.raises(JournalSchemaError, match=r"before the first published one .* use another path"):
             await opened(path)
         assert contents(path.parent) == before
 

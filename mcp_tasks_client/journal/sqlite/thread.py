@@ -1,6 +1,7 @@
 """The thread that has a journal's SQLite file open, and group commit.
 
-All works that write and have gathered are one transaction, so that a thousand callers share one sync of the disk.
+All works that write and have gathered are one transaction, so that a thousand callers share one sync of the
+disk.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class SqliteThread(JournalThread):
         """Execute works in one transaction. What fails by itself fails alone.
 
         Returns:
-            Each run with its results or its error, once all is committed; ``None`` if nothing was written, since
-            a run of several works has to be executed one by one.
+            Each run with its results or its error, once all is committed; ``None`` if nothing was written,
+            since a run of several works has to be executed one by one.
         """
         done: list[tuple[list[Job[Any]], Found | Exception]] = []
         self._connection.execute("BEGIN IMMEDIATE")
