@@ -25,7 +25,7 @@ WRITES: Final = ("claim", "save", "deliver", "remove")
 
 OPERATIONS: Final = (
     *WRITES,
-    *("by_id", "by_key", "by_task_id", "records", "prune"),
+    *("by_id", "by_task_id", "records", "prune"),
     *("renew", "owners", "take", "take_pending", "release"),
 )
 """Methods of a journal that are counted: all that reach its medium, the lease's renewal among them."""

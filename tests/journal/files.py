@@ -103,15 +103,22 @@ class Spy:
     def __post_init__(self) -> None:
         self.release.set()
 
-    @property
-    def commits(self) -> int:
-        return self.statements.count("COMMIT")
+    commits: int = 0
+    _in_transaction: bool = False
 
     def __call__(self, statement: str) -> None:
         self.statements.append(statement)
-        if statement == "COMMIT":
-            self.held.set()
-            self.release.wait(30)
+        if statement.startswith("BEGIN"):
+            self._in_transaction = True
+        elif statement in ("COMMIT", "ROLLBACK"):
+            self._in_transaction = False
+        elif self._in_transaction or not statement.startswith(("INSERT", "UPDATE", "DELETE")):
+            return  # no write, or not one that is a transaction by itself
+        if statement.startswith(("BEGIN", "ROLLBACK")):
+            return
+        self.commits += 1
+        self.held.set()
+        self.release.wait(30)
 
 
 def spy_on(monkeypatch: pytest.MonkeyPatch) -> Spy:

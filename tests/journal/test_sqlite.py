@@ -986,9 +986,27 @@ class TestFailures(OneLoop):
             async with SqliteJournal(path) as journal:
                 spy.connections[-1].set_authorizer(refuse)
                 with pytest.raises(JournalError, match="not authorized"):
+                    await journal.claim(record(record_id="lost"))  # of two statements, and so in a transaction
+                spy.connections[-1].set_authorizer(None)
+                await journal.save(record(record_id="after"))
+                assert not spy.connections[-1].in_transaction
+
+        assert stored(path) == ["after"]
+
+    async def test_a_statement_that_is_refused_leaves_no_transaction_behind(
+        self, path: Path, spy: Spy
+    ) -> None:
+        def refuse(action: int, *_: str | int | None) -> int:
+            return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_INSERT else sqlite3.SQLITE_OK
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                spy.connections[-1].set_authorizer(refuse)
+                with pytest.raises(JournalError, match="not authorized"):
                     await journal.save(record(record_id="lost"))
                 spy.connections[-1].set_authorizer(None)
                 await journal.save(record(record_id="after"))
+                assert not spy.connections[-1].in_transaction
 
         assert stored(path) == ["after"]
 
@@ -1106,15 +1124,18 @@ await journal.aclose()
                 await journal.save(record(record_id="r"))
         assert stored(path) == ["r"]
 
-    async def test_a_lock_that_ends_in_time_costs_nothing(self, path: Path, spy: Spy) -> None:
+    @pytest.mark.parametrize(("method", "begins"), [("save", "INSERT"), ("claim", "BEGIN IMMEDIATE")])
+    async def test_a_lock_that_ends_in_time_costs_nothing(
+        self, path: Path, spy: Spy, method: str, begins: str
+    ) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=30) as journal:
                 spy.statements.clear()
                 with raw(path) as other:
                     other.execute("BEGIN IMMEDIATE")
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(journal.save, record(record_id="r"))
-                        while "BEGIN IMMEDIATE" not in spy.statements:
+                        tasks.start_soon(getattr(journal, method), record(record_id="r"))
+                        while not any(one.startswith(begins) for one in spy.statements):
                             await anyio.sleep(0)
                         other.execute("COMMIT")
         assert stored(path) == ["r"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ...errors import JournalError
 from ..medium import Timing
@@ -24,6 +24,10 @@ __all__ = ["SqliteThread"]
 
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
+
+
+_Done: TypeAlias = "tuple[list[Job[Any]], Found | Exception | None]"
+"""A run with its results, or with its error."""
 
 
 class SqliteThread(JournalThread):
@@ -72,8 +76,12 @@ class SqliteThread(JournalThread):
             for run in runs_of(jobs):
                 _note(run, self._try(run))
             return
+        done: list[_Done] | None
         try:
-            done = self._transact(runs_of(jobs))
+            if len(jobs) == 1 and len(jobs[0].work.statements) == 1:  # SQLite makes a transaction of it
+                done = [(jobs, execute(self._connection, jobs))]
+            else:
+                done = self._transact(runs_of(jobs))
             if done is None:
                 done = self._transact([job] for run in runs_of(jobs) for job in run)
             if not self._is_there():
@@ -90,16 +98,14 @@ class SqliteThread(JournalThread):
         for run, found in done or ():
             _note(run, found)
 
-    def _transact(
-        self, runs: Iterable[list[Job[Any]]]
-    ) -> list[tuple[list[Job[Any]], Found | Exception]] | None:
+    def _transact(self, runs: Iterable[list[Job[Any]]]) -> list[_Done] | None:
         """Execute works in one transaction. What fails by itself fails alone.
 
         Returns:
             Each run with its results or its error, once all is committed; ``None`` if nothing was written,
             since a run of several works has to be executed one by one.
         """
-        done: list[tuple[list[Job[Any]], Found | Exception]] = []
+        done: list[_Done] = []
         self._connection.execute("BEGIN IMMEDIATE")
         for run in runs:
             found = self._try(run)
