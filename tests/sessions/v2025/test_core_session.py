@@ -28,10 +28,10 @@ from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.sessions.v2025.session_data import OpenQuestion, SessionData
 from mcp_tasks_client.testing.clock import ManualClock
-
 from tests._observed import Observed
 from tests._requirements import requirement
 from tests.hosts.http._host import Host
+
 from .wire import LIMIT_S, RELATED, TASK, Arrived, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio

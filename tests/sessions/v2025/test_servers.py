@@ -24,10 +24,10 @@ from mcp_tasks_client import (
     TasksClient,
 )
 from tests._forked import Program
-from tests._results import text
-
 from tests._requirements import requirement
+from tests._results import text
 from tests.legacy_servers import LegacyProgram, LegacyServer
+
 from .host_process import CALLS
 
 pytestmark = pytest.mark.anyio
