@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from typing import Final
 
 from mcp_types import URL_ELICITATION_REQUIRED
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from ..errors import SessionError, TaskFailedError
 from ..machine.actions import Ask, SendCall
@@ -53,6 +53,7 @@ from ..sessions.base import (
     Session,
     Snapshot,
 )
+from ..sessions.repetition import repeat
 from ..sessions.request_errors import TOO_MANY_REQUESTS, foreign_error
 from .call_log import log_question
 from .environment import Environment
@@ -62,6 +63,10 @@ from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
 __all__ = ["Requests"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
+"""Seconds before ``tasks/cancel`` is sent once more."""
 
 
 class Requests:
@@ -198,23 +203,21 @@ class Requests:
             if isinstance(call.record.state, Observing):  # else a poll has found that it is over
                 await self._observed(call, CANCEL, self.session.cancel, call.ref)
 
-        back_off = wait_exponential(multiplier=0.1, max=1.0)
-        attempts = AsyncRetrying(
+        def may_go_again(error: SessionError) -> bool:
             # A server that wants to be left alone is not asked again before the time that it names. And a
             # client that is closing may have released the call meanwhile: another one may drive it by now.
-            retry=retry_if_exception(
-                lambda e: (
-                    call.ours and isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
-                )
-            ),
-            wait=lambda attempt: back_off(attempt) + 0.1 * self._jitter(),
-            stop=stop_after_attempt(3),
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
+            return call.ours and error.retry_after_s is None
+
         now = self._clock.time
         try:
-            await attempts(send)
+            await repeat(
+                send,
+                self._clock.sleep,
+                first_s=_FIRST_PAUSE_S,
+                longest_s=_LONGEST_PAUSE_S,
+                jitter=self._jitter,
+                may_go_again=may_go_again,
+            )
         except SessionError as error:
             if _is_unknown(error):
                 return CancelRejected(now=now()), None

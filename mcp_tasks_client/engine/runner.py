@@ -59,7 +59,7 @@ from ..machine.actions import (
 from ..machine.events import AnswerReady, CallBegun, CallLost, CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
-from ..policy import PollPolicy
+from ..policy import PollPolicy, growing_delay
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.task import Task
@@ -82,6 +82,7 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _FIRST_LOOK_S: Final = 0.15
 _LONGEST_LOOK_S: Final = 5.0
+_LOOK_GROWTH: Final = 1.5
 """Seconds between looks at a call that another client drives: half as many again each time."""
 
 
@@ -156,16 +157,17 @@ class Runner:
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look what becomes of the call, now and when told."""
-        look_s, is_followed = _FIRST_LOOK_S, False
+        looks, is_followed = 0, False
         while not (await self.store.take(call) or call.record.finished):
             call.followed = True
             call.publish()
             if not is_followed:
                 await self._instructions.follow(call)
                 is_followed = True
+            looks += 1
+            look_s = growing_delay(_FIRST_LOOK_S, looks, _LONGEST_LOOK_S, _LOOK_GROWTH)
             await call.wait_for_ring(self._clock, look_s)
             call.instructed = False  # what is left for the call is read once it is ours
-            look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
             call.count_poll()
 
     async def _take_up(self, call: LiveCall) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
-from ..policy import PollPolicy, backoff_delay, doubled
+from ..policy import PollPolicy, backoff_delay, growing_delay
 from ..protocol.replies import is_url_key
 from .actions import Action, Finish, Forget, Park, Save, SendCall, StopAsking, Unanswered
 from .events import (
@@ -213,7 +213,7 @@ def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
     slot_s = max(0.0, min(state.due_at - now, state.waited_s))
     if state.round > 1 and len(answers) < len(state.questions):
         # A person may have agreed to a visit that takes a while.
-        slot_s = doubled(_STATE_ONLY_DELAY_S, state.round - 2, _LONGEST_VISIT_S)
+        slot_s = growing_delay(_STATE_ONLY_DELAY_S, state.round - 1, _LONGEST_VISIT_S)
     after_s = slot_s if state.questions else max(slot_s, _STATE_ONLY_DELAY_S)
     return (SendCall(answers, state.request_state, after_s),)
 

@@ -8,7 +8,6 @@ calls to a server that cannot be asked fail after one discovery, not after a tho
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -27,11 +26,11 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from ..errors import RemoteProtocolError, SessionError
-from ..policy import doubled
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
 from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
+from .repetition import repeat
 from .shared import Shared
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
@@ -40,7 +39,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("mcp_tasks_client")
 
-_ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 """A server that asks for a longer one gets it from the caller, who knows how much time there is."""
@@ -246,18 +244,14 @@ class ToolCatalogue:
         return page
 
     async def _repeat(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Send a request up to three times, at growing intervals, as long as its failure may pass."""
-        for attempt in itertools.count(1):
-            try:
-                return await send()
-            except SessionError as error:
-                asked_s = error.retry_after_s or 0.0
-                if not error.retryable or attempt == _ATTEMPTS or asked_s > _LONGEST_PAUSE_S:
-                    raise
-            pause_s = doubled(_FIRST_PAUSE_S, attempt - 1, _LONGEST_PAUSE_S)
-            pause_s += random.uniform(0.0, _FIRST_PAUSE_S)
-            await self._sleep(max(pause_s, asked_s))
-        raise AssertionError("the count has no end")
+        return await repeat(
+            send,
+            self._sleep,
+            first_s=_FIRST_PAUSE_S,
+            longest_s=_LONGEST_PAUSE_S,
+            jitter=random.random,
+            may_go_again=lambda error: (error.retry_after_s or 0.0) <= _LONGEST_PAUSE_S,
+        )
 
 
 def read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:

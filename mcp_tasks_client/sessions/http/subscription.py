@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 
 from ...errors import SessionError
-from ...policy import doubled
+from ...policy import growing_delay
 from ...protocol import JSONObject, MalformedError
 from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
@@ -178,9 +178,8 @@ async def keep_subscribed(
                 if _is_final(error):
                     return
                 asked_s = min(error.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
-        failures = 0 if subscription.delivered else failures
-        pause_s = max(doubled(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
-        failures += 1
+        failures = 1 if subscription.delivered else failures + 1
+        pause_s = max(growing_delay(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
 
 
 _Outcome: TypeAlias = SessionError | Literal["outgrown", "ended"]

@@ -27,7 +27,7 @@ from anyio.abc import TaskGroup
 
 from ...aio.clock import Clock
 from ...errors import SessionError
-from ...policy import doubled
+from ...policy import growing_delay
 from ...protocol import JSONObject, MalformedError, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.task import TERMINAL_STATUSES, read_task
@@ -431,7 +431,7 @@ class TaskTracker:
         task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
-        pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
+        pause_s = growing_delay(_REOPEN_S, task.failures, _LONGEST_REOPEN_S)
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or task.connection.lost or is_answer(error)):
             task.abandoned = result.own.request_id, None  # it may be open at the server still
