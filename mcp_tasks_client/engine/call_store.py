@@ -105,6 +105,7 @@ class CallStore:
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
+        self._left: set[LiveCall] = set()  # those of them that nobody drives
 
     @property
     def unsaved(self) -> list[LiveCall]:
@@ -187,7 +188,7 @@ class CallStore:
             actions = await self.apply(call, event)
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
-            self._unsaved.discard(call)
+            self._note_saved(call)
         return actions
 
     async def settle(self, call: LiveCall) -> None:
@@ -290,7 +291,22 @@ class CallStore:
     def remember_unsaved(self, call: LiveCall) -> None:
         """Hold on to a call with events that no journal has, until they are committed."""
         if call.uncommitted:
-            self._unsaved.add(call)
+            self._note_unsaved(call)
+
+    def note_driver(self, call: LiveCall) -> None:
+        """Note that the driver of a call has begun or ended. What a driver holds, it commits itself."""
+        if call.driver is None and call in self._unsaved:
+            self._left.add(call)
+        else:
+            self._left.discard(call)
+
+    def _note_unsaved(self, call: LiveCall) -> None:
+        self._unsaved.add(call)
+        self.note_driver(call)
+
+    def _note_saved(self, call: LiveCall) -> None:
+        self._unsaved.discard(call)
+        self._left.discard(call)
 
     async def _save(
         self,
@@ -532,10 +548,10 @@ class CallStore:
             except JournalError as error:
                 # Its state may not be in the journal either, if its last commit was cut. close() tries again.
                 call.ownership = before
-                self._unsaved.add(call)
+                self._note_unsaved(call)
                 logger.warning("%r could not be released: %s", call.record, error)
             else:
-                self._unsaved.discard(call)
+                self._note_saved(call)
 
     def deliver(self, *calls: LiveCall, may_be_lost: bool = False) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
@@ -641,9 +657,8 @@ class CallStore:
 
         Stops at the first that fails again, and leaves the others for the next time.
         """
-        for call in self.unsaved:
-            if call.driver is not None:
-                continue  # it commits first of all what it holds
+        while self._left:
+            call = next(iter(self._left))
             try:
                 await self._commit_left(call)
             except TasksClientError as error:

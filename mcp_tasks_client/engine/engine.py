@@ -166,6 +166,7 @@ class Engine:
             call.attempt.wait_on()
         if call.driver is None:
             call.driver = self.tasks.start(partial(self._run, call, runner), partial(self._note_end, call))
+            self.store.note_driver(call)
 
     def stop(self, call: LiveCall) -> None:
         """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""
@@ -215,6 +216,7 @@ class Engine:
     def _note_end(self, call: LiveCall, driver: anyio.CancelScope) -> None:
         if call.driver is driver:
             call.driver = None
+            self.store.note_driver(call)
             call.publish()
             self._ring(call)
 

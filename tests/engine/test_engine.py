@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -106,6 +108,52 @@ class Slow(Locked):
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         await self.answers.wait()
         await super().save(record, known=known, heeded=heeded)
+
+
+class Steps:
+    """Counts the lines of the engine that run in this thread while the block lasts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Steps:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter_frame(self, frame: FrameType, event: str, detail: object) -> Any:
+        return self._note_line if "/mcp_tasks_client/engine/" in frame.f_code.co_filename else None
+
+    def _note_line(self, frame: FrameType, event: str, detail: object) -> Any:
+        self.count += event == "line"
+        return self._note_line
+
+
+async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_first_commit() -> None:
+    async def steps_of(calls: int) -> int:
+        journal = Slow()
+        ids = [f"task-{number}" for number in range(calls)]
+        session = ScriptedSession(gets={name: [completed(name, text_result("done"))] for name in ids})
+        endpoint = dropped_in(journal, session)
+
+        async def see_through(task_id: str) -> None:
+            created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
+            await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+
+        with Steps() as steps:
+            async with journal, anyio.create_task_group() as tasks:
+                for task_id in ids:
+                    tasks.start_soon(see_through, task_id)
+                await anyio.wait_all_tasks_blocked()
+                assert len(endpoint.engine.store.unsaved) == calls
+                journal.answers.set()
+        return steps.count
+
+    few, many = await steps_of(10), await steps_of(100)
+    assert many < 11 * few
 
 
 @pytest.mark.parametrize("refused", [None, "save"])
