@@ -26,50 +26,25 @@ from ..journal.base import Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
-from ..machine.actions import Action, Forget, Save
-from ..machine.events import (
-    AnswerReady,
-    CallFailed,
-    CallLost,
-    CallRefused,
-    CallReturned,
-    CancelFailed,
-    CancelRequested,
-    Event,
-    InputAsked,
-    PollFailed,
-    TaskCreated,
-    UpdateFailed,
-)
+from ..machine import actions as act
+from ..machine import events as ev
 from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
 from ..sessions.base import ToolCall
+from . import observer
 from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
-from .observer import (
-    ACKNOWLEDGE,
-    CLAIM,
-    ENROL,
-    INSTRUCT,
-    LEAVE,
-    PRUNE,
-    RELEASE,
-    TAKE,
-    TAKE_PENDING,
-    ObservedSteps,
-    commit_of,
-)
 from .process_lease import ProcessLease
 
 __all__ = ["BATCH", "CallStore"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, TaskCreated)
+_REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, ev.InputAsked, ev.TaskCreated)
 
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case: others may follow the same call."""
@@ -97,7 +72,7 @@ class CallStore:
         self.joining = anyio.Lock()
         self._policy = policy
         self._clock = environment.clock
-        self._observed = ObservedSteps(environment.observer)
+        self._observed = observer.ObservedSteps(environment.observer)
         self._lease, self._owner = ProcessLease.join(journal, environment)
         # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
         # holds nothing but the names: a clock of the host's may know who keeps this alive.
@@ -152,7 +127,7 @@ class CallStore:
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
-    async def apply(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
+    async def apply(self, call: LiveCall, event: ev.Event) -> tuple[act.Action, ...]:
         """Advance the machine by one event, commit if it says so, and return what is to be done.
 
         Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
@@ -168,7 +143,7 @@ class CallStore:
         if call.committing is None:
             step = state, actions = self._advance(call, event)
             record = replace(call.record, state=state)
-            if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
+            if not record.kept or not any(isinstance(action, act.Save | act.Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -178,10 +153,10 @@ class CallStore:
             actions = await self._commit(call, event, step)
         return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
-    async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
+    async def apply_uncommitted(self, call: LiveCall) -> tuple[act.Action, ...]:
         """Retry the first event of ``call.uncommitted``. A reply that no longer fits the state is dropped."""
         event = call.uncommitted[0]
-        actions: tuple[Action, ...] = ()
+        actions: tuple[act.Action, ...] = ()
         if _is_late(call, event):
             logger.warning("The reply to an earlier call comes too late: %r", call.record)
         else:
@@ -197,35 +172,35 @@ class CallStore:
             async with _Turn(call):
                 pass
 
-    def _advance(self, call: LiveCall, event: Event) -> Step:
+    def _advance(self, call: LiveCall, event: ev.Event) -> Step:
         if _is_late(call, event):
             raise driven_elsewhere(call.record.tool)  # another client has given the call up, and gone beyond
         return advance(call.record.state, event, self._policy)
 
-    async def _commit(self, call: LiveCall, event: Event, step: Step | None) -> tuple[Action, ...]:
+    async def _commit(self, call: LiveCall, event: ev.Event, step: Step | None) -> tuple[act.Action, ...]:
         async with _Turn(call):
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
-            record, saves = call.record, any(isinstance(action, Save) for action in actions)
-            heeded = None
+            record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
+            point, heeded = observer.commit_of(type(event)), None
             try:
-                if saves and call.journaled and isinstance(event, AnswerReady):
+                if saves and call.journaled and isinstance(event, ev.AnswerReady):
                     event, heeded = await self._find_first_answer(call, event)
                     state, actions = self._advance(call, event)
-                elif saves and isinstance(event, CancelRequested):
+                elif saves and isinstance(event, ev.CancelRequested):
                     heeded = CANCEL
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
                 if saves:
                     # Somebody else may be attaching the same task just now.
-                    new = isinstance(event, TaskCreated) and event.attached
-                    record = await self._save(call, record, commit_of(type(event)), new=new, heeded=heeded)
-                elif any(isinstance(action, Forget) for action in actions):
-                    await self._remove(call, commit_of(type(event)))
+                    new = isinstance(event, ev.TaskCreated) and event.attached
+                    record = await self._save(call, record, point, new=new, heeded=heeded)
+                elif any(isinstance(action, act.Forget) for action in actions):
+                    await self._remove(call, point)
             except DrivenElsewhereError:
                 call.ownership, call.next_send = Theirs(), None  # it was to be sent as things stood before
-                if isinstance(event, TaskCreated) and event.attached:
+                if isinstance(event, ev.TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
                 elif isinstance(event, _REPLIES):
                     # Until it is known what the other client makes of the call.
@@ -246,7 +221,7 @@ class CallStore:
                 log_commit(before, record, event)
         return _to_do(actions)
 
-    async def _find_first_answer(self, call: LiveCall, event: AnswerReady) -> tuple[AnswerReady, str]:
+    async def _find_first_answer(self, call: LiveCall, event: ev.AnswerReady) -> tuple[ev.AnswerReady, str]:
         """The answer that counts, and the name of its instruction: this one, unless somebody was faster."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
@@ -258,7 +233,9 @@ class CallStore:
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for whoever drives a call; see :meth:`Journal.instruct`."""
-        return await self._observed(call, INSTRUCT, self.journal.instruct, call.record.record_id, instruction)
+        return await self._observed(
+            call, observer.INSTRUCT, self.journal.instruct, call.record.record_id, instruction
+        )
 
     async def leave_answer(self, record: TaskRecord | None, name: str, answer: JSONObject) -> None:
         """Leave an answer for whoever drives a call.
@@ -267,7 +244,7 @@ class CallStore:
             TasksClientError: As from :func:`mcp_tasks_client.questions.question.leave_answer`.
         """
         now = self._clock.time()
-        await self._observed(None, INSTRUCT, leave_answer, self.journal, record, name, answer, now)
+        await self._observed(None, observer.INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
     async def forget_instruction(self, call: LiveCall, name: str) -> None:
         """Forget an instruction that means nothing any more.
@@ -281,9 +258,9 @@ class CallStore:
     async def _forget_instruction(self, call: LiveCall, name: str) -> None:
         async with _Turn(call):
             if call.ours and not call.record.finished:
-                call.record = await self._save(call, call.record, INSTRUCT, heeded=name)
+                call.record = await self._save(call, call.record, observer.INSTRUCT, heeded=name)
 
-    def _note_uncommitted(self, call: LiveCall, event: Event) -> None:
+    def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
             call.uncommitted = (*call.uncommitted, event)
         self.remember_unsaved(call)
@@ -354,7 +331,7 @@ class CallStore:
             record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
             await self._enrol()
             lapses = self._lease.lapses
-            standing = await self._observed(call, CLAIM, self.journal.claim, record)
+            standing = await self._observed(call, observer.CLAIM, self.journal.claim, record)
             if (standing.record_id, standing.fence, standing.owner) == (
                 record.record_id,
                 record.fence,
@@ -387,7 +364,7 @@ class CallStore:
         async with _Turn(call):
             await self._enrol()
             lapses = self._lease.lapses
-            taken = await self._observed(call, TAKE, self._take_if_free, call.record.record_id)
+            taken = await self._observed(call, observer.TAKE, self._take_if_free, call.record.record_id)
             if taken is not None:
                 self._note_taken(call, taken, lapses)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
@@ -474,7 +451,7 @@ class CallStore:
         lapses = self._lease.lapses
         gone = await self._lease.gone(self.journal)
         take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
-        taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, gone)
+        taken = await self._observed(None, observer.TAKE_PENDING, take, scope, self._owner, gone)
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
@@ -542,7 +519,7 @@ class CallStore:
                 return
             call.ownership = Nobody(ours_until=before.fence)
             try:
-                call.record = await self._save(call, call.record, RELEASE, new_owner=new_owner)
+                call.record = await self._save(call, call.record, observer.RELEASE, new_owner=new_owner)
             except DrivenElsewhereError:
                 call.ownership = Theirs()
             except JournalError as error:
@@ -598,7 +575,7 @@ class CallStore:
                 if not record.finished:
                     return False
                 with suppress(DrivenElsewhereError):
-                    await self._observed(call, ACKNOWLEDGE, self._save_delivered, record)
+                    await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record)
                     log_delivery(record)
             if call.record.delivered_at is None and call.record.finished:
                 self._note_delivered(call, self._clock.time())
@@ -648,7 +625,7 @@ class CallStore:
         forgotten_records, now = 0, self._clock.time()
         before = now - max(_SPARED_S, self.journal.retention_s if older_than_s is None else older_than_s)
         gone = await self._lease.gone(self.journal, of_process=True)
-        while found := await self._observed(None, PRUNE, self.journal.prune, before, now, gone):
+        while found := await self._observed(None, observer.PRUNE, self.journal.prune, before, now, gone):
             forgotten_records += found
         return forgotten_records
 
@@ -693,13 +670,13 @@ class CallStore:
                 logger.error("The reply to %r was never journaled: %s", call.record, why)
         names = self._lease.leave(self._owner)
         try:
-            await self._observed(None, LEAVE, self.journal.release, *names)
+            await self._observed(None, observer.LEAVE, self.journal.release, *names)
         except JournalError as error:
             logger.warning("The journal does not know yet that this client has ended: %s", error)
 
     async def _enrol(self) -> None:
         if self._lease.is_short:
-            await self._observed(None, ENROL, self._lease.enrol, self.journal)
+            await self._observed(None, observer.ENROL, self._lease.enrol, self.journal)
         # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
         self.journal.keep_renewing(self._lease)
 
@@ -731,22 +708,22 @@ def _fence_of(call: LiveCall) -> int:
             return -1
 
 
-def _is_late(call: LiveCall, event: Event) -> bool:
+def _is_late(call: LiveCall, event: ev.Event) -> bool:
     """Whether an event is the reply to a ``tools/call`` that nobody waits for any more."""
     return isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
 
 
-def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+def _to_do(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
     """What is left to do once the commit is done."""
-    return tuple(action for action in actions if not isinstance(action, Save | Forget))
+    return tuple(action for action in actions if not isinstance(action, act.Save | act.Forget))
 
 
-def _does_not_come_again(event: Event) -> bool:
+def _does_not_come_again(event: ev.Event) -> bool:
     """Whether an event would be lost if it is forgotten, as the reply to a poll is not."""
     match event:
-        case PollFailed() | UpdateFailed() | CancelFailed():
+        case ev.PollFailed() | ev.UpdateFailed() | ev.CancelFailed():
             return event.retry_after_s is not None  # the server wants to be left alone for so long
-        case CancelRequested():
+        case ev.CancelRequested():
             return event.by_instruction  # it may be marked as heeded all the same
         case _:
-            return isinstance(event, (AnswerReady, *_REPLIES))
+            return isinstance(event, (ev.AnswerReady, *_REPLIES))

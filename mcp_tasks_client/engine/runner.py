@@ -39,24 +39,8 @@ from ..errors import (
     TasksClientError,
 )
 from ..journal.row import driven_elsewhere
-from ..machine.actions import (
-    Action,
-    Ask,
-    Finish,
-    Forget,
-    Park,
-    Poll,
-    Publish,
-    Report,
-    Save,
-    SendAnswers,
-    SendCall,
-    SendCancel,
-    StopAsking,
-    Unanswered,
-    Wake,
-)
-from ..machine.events import AnswerReady, CallBegun, CallLost, CallRefused, CancelRequested, Event
+from ..machine import actions as act
+from ..machine import events as ev
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 from ..policy import PollPolicy, growing_delay
@@ -151,7 +135,7 @@ class Runner:
         if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
             # It was not sent, since whoever wanted it has gone: its intent is taken back.
             with suppress(TasksClientError):
-                await self.store.apply(call, CallRefused())
+                await self.store.apply(call, ev.CallRefused())
         is_asked = isinstance(call.error, InputUnansweredError) and self._requests.inputs.leaves_questions
         await self.store.release_unfinished(call, to_process=is_asked)
 
@@ -197,7 +181,7 @@ class Runner:
             if not call.journaled:
                 raise overtaken(call)  # it was refused, and nothing of it is kept
             # Another process has sent it and died.
-            await self.step(call, CallLost())
+            await self.step(call, ev.CallLost())
 
     async def _live(self, call: LiveCall) -> None:
         """Go from state to state until there is nothing left to do."""
@@ -239,19 +223,19 @@ class Runner:
             event, error = await attempt.send(partial(self._requests.call, call, send))
         except anyio.get_cancelled_exc_class():  # the event loop ends: an attempt is shielded from all else
             if attempt.has_left:
-                await run_to_its_end(self.store.apply, call, CallLost())
+                await run_to_its_end(self.store.apply, call, ev.CallLost())
             else:
                 call.next_send = send  # its intent is taken back
             raise
         finally:
             call.attempt = None
-        if isinstance(event, CallRefused) and not attempt.has_left:
+        if isinstance(event, ev.CallRefused) and not attempt.has_left:
             call.next_send = send  # for whoever waits again, or when what failed is mended
         unsent = call.next_send
         await self.step(call, event)
-        if isinstance(event, CallLost):
+        if isinstance(event, ev.CallLost):
             raise lost_reply(call.record, error)
-        if isinstance(event, CallRefused) and call.next_send is unsent and not call.record.finished:
+        if isinstance(event, ev.CallRefused) and call.next_send is unsent and not call.record.finished:
             if error is not None:
                 raise error
             # It was taken back, because nobody waited. Whoever waits again has it sent after all.
@@ -277,7 +261,7 @@ class Runner:
             await self.store.settle(call)  # a cancellation may be committed just now
             stands = isinstance(call.record.state, Gathering)  # it may have been cancelled meanwhile
             if stands and call.next_send is send and not call.over:
-                await self.step(call, CallBegun())
+                await self.step(call, ev.CallBegun())
 
     async def _observe(self, call: LiveCall) -> None:
         """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
@@ -309,7 +293,7 @@ class Runner:
 
     # ── a step, and what follows from it ──────────────────────────────────────────────────────
 
-    async def step(self, call: LiveCall, event: Event) -> None:
+    async def step(self, call: LiveCall, event: ev.Event) -> None:
         """Take one step: commit what the event means, then do what is to be done."""
         await self.perform(call, await self.store.apply(call, event))
 
@@ -317,7 +301,7 @@ class Runner:
         """Take an answer that no callback has given."""
         await self._take_answer(call, self._requests.take_answer(key, answer))
 
-    async def _take_answer(self, call: LiveCall, event: AnswerReady) -> None:
+    async def _take_answer(self, call: LiveCall, event: ev.AnswerReady) -> None:
         actions = await self.store.apply(call, event)
         call.withdraw(event.key)  # before the answer is sent, which may take its time
         await self.perform(call, actions)
@@ -339,56 +323,56 @@ class Runner:
         events = await self._instructions.read(call)
         # Answers to questions that the host is being asked come last: each lets the next question be asked,
         # whose own answer may be among these events.
-        events.sort(key=lambda event: isinstance(event, AnswerReady) and event.key in (call.asked or ()))
+        events.sort(key=lambda event: isinstance(event, ev.AnswerReady) and event.key in (call.asked or ()))
         for event in events:
             match event:
-                case CancelRequested():
+                case ev.CancelRequested():
                     if await self.cancellation.wish(call, by_instruction=True):
                         await self.cancellation.send_and_log(call)
-                case AnswerReady():
+                case ev.AnswerReady():
                     await self._take_answer(call, event)
 
-    async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
+    async def perform(self, call: LiveCall, actions: tuple[act.Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""
         for action in actions:
             match action:
-                case Wake(after_s):
+                case act.Wake(after_s):
                     call.set_due(self._clock.monotonic() + after_s)
-                case Poll():
+                case act.Poll():
                     await self._poll(call)
-                case Ask():
+                case act.Ask():
                     call.asks = (*call.asks, action)
                     call.ring()
-                case StopAsking():
+                case act.StopAsking():
                     call.stop_asking()
-                case SendCall():
+                case act.SendCall():
                     call.next_send = action
                     call.set_due(self._clock.monotonic() + action.after_s)
-                case SendAnswers(answers):
+                case act.SendAnswers(answers):
                     await self._update(call, answers)
-                case SendCancel():
+                case act.SendCancel():
                     await self.cancellation.send_and_log(call)
-                case Publish(task):
+                case act.Publish(task):
                     for listener in call.listeners:  # before those who wait, who may then be gone
                         await _tell(listener, task)
                     call.publish()
-                case Report(violation):
+                case act.Report(violation):
                     said = quote(violation, call.record.task_id)
                     logger.warning("The server broke the protocol for %r: %s", call.record, said)
-                case Finish():
+                case act.Finish():
                     if call.task_id is not None:
                         self._requests.session.forget(call.task_id)
                     call.ring()
                     call.publish()
-                case Park(reason):
+                case act.Park(reason):
                     call.park(self._park_error(call, reason))
-                case Save() | Forget():
+                case act.Save() | act.Forget():
                     raise AssertionError("the store has done this")
                 case _:
                     assert_never(action)
 
-    def _park_error(self, call: LiveCall, reason: Unanswered | Exception) -> Exception:
-        if not isinstance(reason, Unanswered):
+    def _park_error(self, call: LiveCall, reason: act.Unanswered | Exception) -> Exception:
+        if not isinstance(reason, act.Unanswered):
             return reason
         return _unanswered(call, reason, self._requests.open_questions(call.record))
 
@@ -411,9 +395,9 @@ class Runner:
             await self.step(call, await self._requests.update(call, answers))
 
 
-def _without_sends(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+def _without_sends(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
     """What is to be done before a call is resumed. What there is to send is sent by resuming it."""
-    return tuple(action for action in actions if not isinstance(action, SendAnswers | SendCancel))
+    return tuple(action for action in actions if not isinstance(action, act.SendAnswers | act.SendCancel))
 
 
 async def _tell(listener: OnUpdate, task: Task) -> None:
@@ -429,7 +413,7 @@ async def _tell(listener: OnUpdate, task: Task) -> None:
         logger.exception("on_update raised; the call goes on")
 
 
-def _unanswered(call: LiveCall, reason: Unanswered, questions: Sequence[Question]) -> Exception:
+def _unanswered(call: LiveCall, reason: act.Unanswered, questions: Sequence[Question]) -> Exception:
     if call.record.task_id is not None:
         then = "The task waits for it and can be resumed."
     elif any(map(is_url_key, reason.keys)):
