@@ -68,7 +68,7 @@ class SendCancel:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Show a changed snapshot to whoever follows the task."""
+    """Show a changed snapshot to the callers that follow the task."""
 
     task: Task
 

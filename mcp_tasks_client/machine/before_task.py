@@ -49,7 +49,7 @@ _STATE_ONLY_DELAY_S: Final = 0.25
 """Seconds before the next round when the server asked nothing and only handed out state."""
 
 _TOLD_AT_MOST: Final = 500
-"""Characters of an error that are kept. Those of a host's own session may be of any length."""
+"""Characters of an error that are kept. An error of a host's own session may be of any length."""
 
 _LONGEST_VISIT_S: Final = 60.0
 """Seconds before a call goes again for which URLs were visited, at most. They grow from time to time."""

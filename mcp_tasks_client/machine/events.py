@@ -171,7 +171,7 @@ class UpdateAcknowledged:
 
     keys: tuple[str, ...] = field(repr=False)
     session_data: str | None = field(default=None, repr=False)
-    """That of the task from now on; ``None`` if it is what it was."""
+    """The ``session_data`` of the task from now on; ``None`` if it is unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

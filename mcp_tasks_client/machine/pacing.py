@@ -74,7 +74,7 @@ def due_after_reply(
 def due_after_failure(
     state: Observing, now: float, jitter: float, retry_after_s: float | None, policy: PollPolicy
 ) -> Observing:
-    """A request failed, as the state says: back off, obey ``Retry-After``, take no early looks any more."""
+    """A request failed, as the state says: back off, obey ``Retry-After``, and take no more early looks."""
     assert state.failure is not None
     wait = backoff_delay(state.poll_interval_ms, state.failure.count, retry_after_s, policy, jitter)
     state = replace(state, looks=policy.early_looks)
@@ -86,7 +86,7 @@ def due_after_failure(
 
 
 def due_after_cancel(state: Observing, now: float) -> Observing:
-    """The server has answered the cancellation. The task is looked at within 5 s, whatever its hint."""
+    """The server has answered the cancellation. The task is looked at within 5 s, or sooner if it is due."""
     wait = max(min(_left(state.due_at, state.wait_s, now), _AFTER_CANCEL_S), quiet_left(state, now))
     return _due(state, now, wait)
 
@@ -136,7 +136,10 @@ def _until_expiry(state: Observing, now: float, wait_s: float, policy: PollPolic
 
 
 def _interval(state: Observing, policy: PollPolicy) -> float:
-    """Seconds between polls of a task of unknown age. Without a hint not those of a new one."""
+    """Seconds between polls of a task whose age is not known.
+
+    Without a hint it is a second at least: the short waits of the policy are for new tasks.
+    """
     interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
     return interval if state.poll_interval_ms else max(interval, _OF_OLD_TASKS_S)
 

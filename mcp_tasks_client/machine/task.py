@@ -40,7 +40,7 @@ Rules that hold for every step, and that the tests check on every step of every 
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
-What the *server* does against the protocol is reported once per kind, by ``Report``, and survived.
+A violation of the protocol by the *server* is reported once per kind, by ``Report``, and survived.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _finished(state: Finished, event: ev.Event) -> Step:
 
 
 def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: bool = False) -> Step:
-    """What a snapshot means. A violation is reported and survived; what can be used of it is used.
+    """Take a snapshot. A violation is reported and survived: the rest of the snapshot is used.
 
     The snapshot of a creation (``seed``) is always news. It may be terminal without saying how:
     one poll is then still needed.
@@ -296,7 +296,7 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
 
 
 def _violations(seen: Task, task: Task) -> dict[str, str]:
-    """What the change from one snapshot to the next does against the protocol, by kind."""
+    """How the change from one snapshot to the next breaks the protocol, by the kind of violation."""
     reports: dict[str, str] = {}
     if seen.terminal and not task.terminal:
         reports["left_terminal_status"] = f"the status went from {seen.status} back to {task.status}"
@@ -344,7 +344,7 @@ def _attend_to_questions(state: Observing, now: float, actions: tuple[act.Action
 
 
 def _notify(state: Observing, event: ev.Notified) -> Step:
-    """What comes unasked only adds. Polls keep their pace, and whatever is in doubt is left to them."""
+    """Take a snapshot that came unasked. It only adds: polls keep their pace, and settle any doubt."""
     seen, task = state.task, event.task
     if task.task_id != seen.task_id:
         return state, ()
