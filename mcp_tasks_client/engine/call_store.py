@@ -56,11 +56,6 @@ BATCH: Final = 50
 class CallStore:
     """The journal, for all calls of one client.
 
-    Args:
-        journal: Where records go.
-        policy: What the machine decides by.
-        environment: Clock, process and observer.
-
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
         joining: Held while a caller joins the call that its key stands for, so that one at a time decides.
@@ -222,7 +217,7 @@ class CallStore:
         return _to_do(actions)
 
     async def _find_first_answer(self, call: LiveCall, event: ev.AnswerReady) -> tuple[ev.AnswerReady, str]:
-        """The answer that counts, and the name of its instruction: this one, unless somebody was faster."""
+        """The answer that counts, and the name of its instruction: this one, unless one was left before."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
@@ -232,13 +227,13 @@ class CallStore:
         return replace(event, answer=json.loads(standing.body)), left.name
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
-        """Leave an instruction for whoever drives a call; see :meth:`Journal.instruct`."""
+        """Leave an instruction for the driver of a call; see :meth:`Journal.instruct`."""
         return await self._observed(
             call, observer.INSTRUCT, self.journal.instruct, call.record.record_id, instruction
         )
 
     async def leave_answer(self, record: TaskRecord | None, name: str, answer: JSONObject) -> None:
-        """Leave an answer for whoever drives a call.
+        """Leave an answer for the driver of a call.
 
         Raises:
             TasksClientError: As from :func:`mcp_tasks_client.questions.question.leave_answer`.
@@ -247,7 +242,7 @@ class CallStore:
         await self._observed(None, observer.INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
     async def forget_instruction(self, call: LiveCall, name: str) -> None:
-        """Forget an instruction that means nothing any more.
+        """Forget an instruction that has become pointless.
 
         Raises:
             JournalError: The journal could not be written.
@@ -271,7 +266,10 @@ class CallStore:
             self._note_unsaved(call)
 
     def note_driver(self, call: LiveCall) -> None:
-        """Note that the driver of a call has begun or ended. What a driver holds, it commits itself."""
+        """Note that the driver of a call has begun or ended.
+
+        A driver commits all that its call holds. Without one, :meth:`commit_left` does.
+        """
         if call.driver is None and call in self._unsaved:
             self._left.add(call)
         else:
@@ -322,7 +320,7 @@ class CallStore:
         """Journal the intent of a keyed call, or find the call that the key stands for.
 
         Returns:
-            The record that stands. If it is the call's own, the call is ours.
+            The record that stands in the journal. If it is the call's own, this client owns the call.
         """
         return await run_to_its_end(self._claim, call)
 
@@ -346,7 +344,7 @@ class CallStore:
         """Become the owner of a call, unless another client owns it that is not gone.
 
         Returns:
-            Whether it is ours. Its record is then the one that stands.
+            Whether this client owns the call. Its record is then the one in the journal.
 
         Raises:
             OvertakenError: The journal has no record of the call, which had no task yet: another client has
@@ -382,10 +380,9 @@ class CallStore:
         return await self.journal.take(record_id, self._owner, gone) if gone else taken
 
     async def confirm(self, call: LiveCall) -> None:
-        """See that a call is ours still, if our lease had run out since that was seen.
+        """Check that another client has not taken a call, if our lease has run out since the last check.
 
-        A poll that shows nothing new writes nothing. No fence is compared then, which would tell that another
-        client has taken the call.
+        A poll that shows nothing new writes nothing, so that no fence is compared which would tell.
 
         Raises:
             DrivenElsewhereError: Another client has taken the record.
@@ -405,7 +402,7 @@ class CallStore:
         call.ownership = replace(seen, lapses=lapses)
 
     async def is_driven(self, record: TaskRecord) -> bool:
-        """Whether the owner of a record is there; for clients of this very process, whether it is open.
+        """Whether the owner of a record lives. An owner in this process lives while its client is open.
 
         Raises:
             JournalError: The leases could not be read.
@@ -431,16 +428,14 @@ class CallStore:
     ) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
 
-        Not of those of another application.
-
         Args:
             scope: Endpoint and principal.
-            application: Whose records, besides those of no application.
-            limit: Of how many at most.
-            leave: Records that are left alone.
+            application: Its records are taken besides those of no application.
+            limit: Records, at most.
+            leave: The ``record_id`` of records that are left alone.
 
         Returns:
-            The calls of all such records that are ours, oldest first.
+            The calls of all such records that this client owns, oldest first.
         """
         return await run_to_its_end(self._take_pending, scope, application, limit, leave)
 
@@ -465,12 +460,9 @@ class CallStore:
         return calls
 
     def _note_taken(self, call: LiveCall, taken: Taken, lapses: int) -> None:
-        """Take over what the journal says of a record that we wanted to own.
+        """Note the journal's answer to the wish to own a record.
 
-        Args:
-            call: Of the record.
-            taken: What the journal says.
-            lapses: How often our lease had run out before the journal was asked.
+        ``lapses`` is how often our lease had run out before the journal was asked.
         """
         record = taken.record
         if record.owner != self._owner:
@@ -479,7 +471,7 @@ class CallStore:
         # Each who takes a record raises its fence by one.
         nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
         if nobody_had_it_since:
-            # The journal holds changes alone, so that our own record is the newer one.
+            # The journal has no unchanged polls, so that our own record may be the newer one.
             call.record = replace(call.record, owner=record.owner, fence=record.fence)
             call.due_is_exact = True
         else:
@@ -489,7 +481,7 @@ class CallStore:
         call.ownership, call.journaled = Ours(record.fence, lapses), True
 
     async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
-        """Release a call that nobody here drives any more, unless it is about to be sent, or is finished.
+        """Release a call that has no driver here, unless it is about to be sent, or is finished.
 
         An outcome stays ours until it is delivered.
         """
@@ -500,12 +492,10 @@ class CallStore:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.
 
         Does nothing while replies or answers are uncommitted, since others would go on without them. A call
-        that was taken back has no record any more, and gets none by this.
+        that was taken back has no record, and gets none by this.
 
-        Args:
-            call: Which.
-            to_process: Whether only clients of this process can take the record, for as long as this store
-                is open and the process lives.
+        ``to_process`` leaves the record to the clients of this process, for as long as this store is open and
+        the process lives.
         """
         was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
         if call.ours and not call.uncommitted and not was_taken_back:
@@ -533,10 +523,8 @@ class CallStore:
     def deliver(self, *calls: LiveCall, may_be_lost: bool = False) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
 
-        Args:
-            calls: Which.
-            may_be_lost: Whether the outcome was passed to a session that may lose it. It is then kept for a
-                while though it has no key.
+        ``may_be_lost`` is for an outcome that was passed to a session which may lose it. The outcome is then
+        kept for a while, though it have no key.
         """
         now = self._clock.time()
         keep_s = self.journal.keep_delivered_s if may_be_lost else 0
@@ -555,7 +543,7 @@ class CallStore:
             logger.warning("What was delivered may be given out once more: %s", error)
 
     async def acknowledge(self, call: LiveCall) -> bool:
-        """Note that the host has an outcome, whichever client owns it. Durable when this returns.
+        """Note that the host has an outcome, even if another client owns it. Durable when this returns.
 
         Returns:
             Whether there is an outcome. If not, nothing is noted.
@@ -599,25 +587,22 @@ class CallStore:
         return self._lease.begin_prune()
 
     async def prune_old(self) -> None:
-        """Forget what the journal need not keep any longer. What fails is logged, and tried the next time."""
+        """Delete the records that need no longer be kept. A failure is logged, and the next prune goes on."""
         try:
             await self.prune()
         except JournalError as error:
             logger.warning("The journal is pruned later: %s", error)
 
     async def prune(self, older_than_s: float | None = None) -> int:
-        """Forget what was delivered so long ago, a little at a time.
+        """Delete records that were delivered so long ago, a few at a time, and return how many.
 
-        What a living client drives is not forgotten, however old it seems to be.
+        A record that a living client drives stays, however old it seems to be.
 
         Args:
             older_than_s: Seconds; ``None`` is the journal's ``retention_s``.
 
-        Returns:
-            How many records.
-
         Raises:
-            JournalError: It could not be done, or not all of it.
+            JournalError: Not all of them could be deleted.
             ValueError: ``older_than_s`` is negative.
         """
         if older_than_s is not None and not older_than_s >= 0:
@@ -653,7 +638,7 @@ class CallStore:
     # ── the end of the client ─────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Commit what could not be committed before, once more; and own nothing any more."""
+        """Commit once more what could not be committed before, and release everything."""
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:
@@ -709,12 +694,12 @@ def _fence_of(call: LiveCall) -> int:
 
 
 def _is_late(call: LiveCall, event: ev.Event) -> bool:
-    """Whether an event is the reply to a ``tools/call`` that nobody waits for any more."""
+    """Whether an event is the reply to a ``tools/call`` that has no caller left."""
     return isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
 
 
 def _to_do(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
-    """What is left to do once the commit is done."""
+    """The actions that are left to do after the commit."""
     return tuple(action for action in actions if not isinstance(action, act.Save | act.Forget))
 
 

@@ -99,11 +99,7 @@ class HasRecord(Protocol):
 
 
 class ObservedSteps:
-    """Does each step, and has the observer told.
-
-    Args:
-        observer: Who is told; may be ``None``.
-    """
+    """Does each step, and tells the observer of it, if there is one."""
 
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer

@@ -1,12 +1,12 @@
-"""Who drives what: an owner is one client, and a lease stands for its whole process.
+"""Owners and their leases: an owner is one client, and a lease stands for its whole process.
 
 The journal lets an owner write only the records that it took last. The *lease* is kept once per process
 and journal, however many clients and calls there are, and the journal itself renews it in time. An
 owner is gone when its client has closed or was dropped, its process has ended, or, where the process cannot
 be seen from here (another host, another container), when its lease has run out.
 
-The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that nothing
-of a client stays that was dropped without being closed.
+The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that a client
+that was dropped without being closed leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -136,14 +136,14 @@ class ProcessLease:
 
     @property
     def lease_id(self) -> str:
-        """Which lease it is, in the journal."""
+        """The lease's name in the journal."""
         return self._lease_id
 
     async def enrol(self, journal: Journal) -> None:
-        """Store a lease that lasts, before anything is owned. Of many who come at once one stores it.
+        """Store a lease that lasts, before anything is owned. Of many callers at once, one stores it.
 
         Raises:
-            JournalError: It could not be stored, by whichever of them.
+            JournalError: It could not be stored, also where another caller has tried.
         """
         # An event loop waits for its own stores only. A second loop stores the lease once more.
         here = threading.get_ident(), on_asyncio()
@@ -172,7 +172,7 @@ class ProcessLease:
             store.ended.set()
 
     def due(self) -> Lease | None:
-        """The lease to store now; ``None`` while it is not time, or no client holds it any more."""
+        """The lease to store now; ``None`` while it is not time, or no client holds it."""
         with _lock:
             if not self.owners or self._renewed_at is None:
                 return None
@@ -216,13 +216,10 @@ class ProcessLease:
     # ── judging others ────────────────────────────────────────────────────────────────────────
 
     async def gone(self, journal: Journal, *names: str, of_process: bool = False) -> set[str]:
-        """Which owners are gone.
+        """The owners that are gone: among the names, or without names among all owners of records.
 
-        Args:
-            journal: Knows their leases.
-            names: Of these; without names, of all who own a record.
-            of_process: Whether a record that an open client has left to this process still has an owner. It
-                has none where any client of the process may take it.
+        ``of_process`` decides about a record that an open client has left to this process: whether it still
+        has an owner. It has none where any client of the process may take it.
         """
         now, at = self._clock.time(), self._clock.monotonic()
         owners = await journal.owners(*names)
@@ -251,7 +248,7 @@ class ProcessLease:
         because this process was suspended.
 
         Args:
-            lease: What the journal says.
+            lease: As the journal has it.
             now: When that was read, in seconds since the epoch.
             at: The same moment, by the monotonic clock.
             since_s: Seconds that reading took.

@@ -1,6 +1,6 @@
 """The questions of one call before the host: elicitations one after another, everything else at once.
 
-A person has one form before them at a time. What a program answers (sampling, roots) does not wait for
+A person has one form before them at a time. A question to a program (sampling, roots) does not wait for
 that, since the server may have set a time limit of its own. A question that the server has withdrawn
 stays before the person until it is answered or the call ends; its answer is not sent.
 """
@@ -27,12 +27,12 @@ _ELICITATION: Final = "elicitation/create"
 
 
 class Prompts:
-    """A task group for the questions of one call. Leaving it waits for whatever is before somebody.
+    """A task group for the questions of one call. Leaving it waits for those that are before the host.
 
     Args:
         call: Whose questions.
         requests: Puts them to the host.
-        step: Takes the step that an answer is, and does what follows from it.
+        step: Takes the step of an answer, and does what follows from it.
         heed: Does what others have left in the journal for the call, if anybody has.
     """
 

@@ -48,11 +48,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 class Requests:
     """Sends requests and puts questions, for all calls of one endpoint.
 
-    Args:
-        session: Where requests go.
-        inputs: Who answers questions.
-        takes: Who takes the answers of those who answer later.
-        environment: Clock, jitter and observer.
+    ``takes`` commits the answers that come later, from elsewhere than a callback.
     """
 
     def __init__(
@@ -68,12 +64,7 @@ class Requests:
     async def call(
         self, call: LiveCall, send: SendCall, before_send: BeforeSend
     ) -> tuple[ev.Event, Exception | None]:
-        """Send ``tools/call``, once.
-
-        Args:
-            call: Whose request.
-            send: What this round adds to it.
-            before_send: Awaited when the request is about to be sent.
+        """Send ``tools/call``, once, with what this round adds to it.
 
         Returns:
             The event, and for a refused or lost call the error to tell the caller.
@@ -116,7 +107,7 @@ class Requests:
         """Send ``tasks/get``, once.
 
         Returns:
-            The event, and what the request failed with.
+            The event, and the error that the request failed with.
         """
         try:
             snapshot = await self._observed(call, GET, self.session.get, call.ref)
@@ -172,7 +163,7 @@ class Requests:
         """Send ``tasks/cancel``; up to three times, since saying it twice does no harm.
 
         Returns:
-            The event, if there is one, and the error to tell whoever wants the task cancelled.
+            The event, if there is one, and the error for the caller that wants the task cancelled.
         """
 
         async def send() -> None:

@@ -3,18 +3,18 @@
 ``Runner.drive`` is the whole story. It becomes the owner of the call, takes up what an earlier owner
 left, and then goes from state to state until the call is finished, parks, or nobody waits for it:
 
-- ``Calling``: send ``tools/call``, once, and take the step that its reply is;
+- ``Calling``: send ``tools/call``, once, and take the step of its reply;
 - ``Gathering``: put the server's questions to the host, or wait for a slot; then call again;
-- ``Observing``: wait until the next poll is due, poll, and take the step that the snapshot is. Questions
+- ``Observing``: wait until the next poll is due, poll, and take the step of the snapshot. Questions
   are before the host meanwhile, in a task group that is open only while there are any;
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
 
 While it waits, it heeds what others leave in the journal for the call: answers, and a wish to cancel.
 
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
-``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
-a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
-up. The coroutine runs in an event-loop task of the :class:`Engine`.
+``Runner.perform`` does what the machine says; the callers that wait are told. An event from the side (an
+answer, a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to
+look up. The coroutine runs in an event-loop task of the :class:`Engine`.
 """
 
 from __future__ import annotations
@@ -73,12 +73,6 @@ _LOOK_GROWTH: Final = 1.5
 class Runner:
     """Drives the calls of one endpoint.
 
-    Args:
-        store: Makes each step durable.
-        requests: Sends requests and puts questions.
-        policy: Latency against load.
-        environment: The clock by which everything waits.
-
     Attributes:
         cancellation: Cancels the calls that are driven here.
         push: Hears the session while calls are driven; ``None`` if nothing is heard.
@@ -102,7 +96,7 @@ class Runner:
     def drive(self, call: LiveCall) -> Awaitable[None]:
         """Drive a call until it is finished or parked. To stop before that, cancel the coroutine.
 
-        What ends the driving otherwise than by an end of the call is in ``call.error``.
+        If the driving ends otherwise than by an end of the call, ``call.error`` says why.
         """
         return self._observed(call, DRIVE, self._drive, call)
 
@@ -122,7 +116,7 @@ class Runner:
         except anyio.get_cancelled_exc_class():
             if not was_cancelled_from_inside():
                 raise
-            # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
+            # A session may be cancelled by its own host's code. The callers that wait must hear of it.
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
             await self.release(call)
@@ -131,9 +125,9 @@ class Runner:
                 await self.push.leave()
 
     async def release(self, call: LiveCall) -> None:
-        """Release a call that is not driven any more, so that others may go on with it."""
+        """Release a call that this runner no longer drives, so that others may go on with it."""
         if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
-            # It was not sent, since whoever wanted it has gone: its intent is taken back.
+            # It was not sent, since its caller has gone: its intent is taken back.
             with suppress(TasksClientError):
                 await self.store.apply(call, ev.CallRefused())
         is_asked = isinstance(call.error, InputUnansweredError) and self._requests.inputs.leaves_questions
@@ -230,7 +224,7 @@ class Runner:
         finally:
             call.attempt = None
         if isinstance(event, ev.CallRefused) and not attempt.has_left:
-            call.next_send = send  # for whoever waits again, or when what failed is mended
+            call.next_send = send  # for the next caller, or once the fault is mended
         unsent = call.next_send
         await self.step(call, event)
         if isinstance(event, ev.CallLost):
@@ -238,7 +232,7 @@ class Runner:
         if isinstance(event, ev.CallRefused) and call.next_send is unsent and not call.record.finished:
             if error is not None:
                 raise error
-            # It was taken back, because nobody waited. Whoever waits again has it sent after all.
+            # It was taken back, because no caller waited. The next caller has it sent after all.
             await anyio.lowlevel.checkpoint()
             return
         if isinstance(call.record.state, Observing):
@@ -278,7 +272,7 @@ class Runner:
                     await self._poll_when_due(call)
 
     async def _wait_until_due(self, call: LiveCall) -> bool:
-        """Wait until a call is due, or rung for. What others have left in the journal is heeded then."""
+        """Wait until a call is due, or rung for. Instructions that others have left are heeded then."""
         if await call.wait_until_due(self._clock):
             return True
         await self._heed(call)
@@ -353,7 +347,7 @@ class Runner:
                 case act.SendCancel():
                     await self.cancellation.send_and_log(call)
                 case act.Publish(task):
-                    for listener in call.listeners:  # before those who wait, who may then be gone
+                    for listener in call.listeners:  # before the callers that wait, which may then be gone
                         await _tell(listener, task)
                     call.publish()
                 case act.Report(violation):
@@ -396,7 +390,7 @@ class Runner:
 
 
 def _without_sends(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
-    """What is to be done before a call is resumed. What there is to send is sent by resuming it."""
+    """The actions to do before a call is resumed. Resuming it sends what there is to send."""
     return tuple(action for action in actions if not isinstance(action, act.SendAnswers | act.SendCancel))
 
 

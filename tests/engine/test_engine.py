@@ -14,18 +14,20 @@ from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.errors import JournalLockedError
+from mcp_tasks_client.errors import InputUnansweredError, JournalLockedError
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.states import questions_of
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.questions.callbacks import Callbacks
-from mcp_tasks_client.sessions.base import Snapshot
-from mcp_tasks_client.testing import completed, text_result, working
+from mcp_tasks_client.sessions.base import Snapshot, ToolCall
+from mcp_tasks_client.testing import completed, input_required, text_result, working
 from tests._results import text
+from tests.engine.world import ASK
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +74,33 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
     assert text(await see_through("second")) == "done"
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
+
+
+async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_next_call() -> None:
+    """Nobody drives the call: the host has answered, and has not called again yet."""
+    journal = Locked()
+    asking, done = input_required("first", {"k": ASK}), completed("second", text_result("done"))
+    endpoint = dropped_in(journal, ScriptedSession(gets={"first": [asking], "second": [done]}))
+
+    async def see_through(task_id: str) -> Any:
+        created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
+        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+
+    with pytest.raises(InputUnansweredError) as caught:
+        await see_through("first")
+    record_id = caught.value.handle.reference["record_id"]
+    journal.refuses = "save"
+    answers = {"k": {"action": "accept", "content": {"n": 3}}}
+    async with endpoint.engine.using_journal():
+        with pytest.raises(JournalLockedError):
+            await endpoint.answer_and_continue(ToolCall(name="tool"), record_id, answers)
+    journal.refuses = None
+    assert text(await see_through("second")) == "done"
+    async with journal:
+        record = await journal.by_id(record_id)
+    assert record is not None
+    assert record.owner is None
+    assert [question.answer for question in questions_of(record.state)] == list(answers.values())
 
 
 async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() -> None:
