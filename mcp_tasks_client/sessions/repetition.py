@@ -30,9 +30,7 @@ async def repeat(
     jitter: Callable[[], float] = lambda: 0.0,
     may_go_again: Callable[[SessionError], bool] = lambda error: True,
 ) -> T:
-    """Send a request, and send it again if its failure may pass.
-
-    A ``Retry-After`` of the server is a floor of the wait.
+    """Send a request, and send it again if its failure may pass. A ``Retry-After`` is a floor of the wait.
 
     Args:
         send: Sends the request once.

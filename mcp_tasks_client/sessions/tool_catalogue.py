@@ -47,7 +47,7 @@ _SLICE: Final = 200
 """Tools that are read before the event loop gets its turn."""
 
 _UNFINISHED: Final = "the list of tools has no end, ends with an empty nextCursor, or breaks off"
-"""What has come is used then. What has not can be called, as a tool that is not listed."""
+"""The tools that have come are used then. The others can be called, as tools that are not listed."""
 
 _MOST_PAGES: Final = 1000
 _MOST_TOOLS: Final = 100_000
@@ -122,10 +122,7 @@ class ToolCatalogue:
         A name that the list does not have is looked for once more, in a new list, and then remembered as
         absent, so that not each call of an unlisted tool fetches the whole list.
 
-        Args:
-            name: The tool.
-            context: Of the call for whose sake it is looked up.
-            fresh: Fetch the list again, or wait for the one that is being fetched.
+        ``fresh`` fetches the list again, or waits for the one that is being fetched.
 
         Raises:
             RemoteProtocolError: The server does not speak our version, or its list is not one.
@@ -169,7 +166,7 @@ class ToolCatalogue:
         except OtherVersionError as error:
             if error.code is not None or error.http_status is None:
                 raise
-            # No more than a status may be a gateway's, at a loss for a moment.
+            # A mere HTTP status may be that of a gateway whose server is away for a moment.
             await self._sleep(_FIRST_PAUSE_S)
             await self._repeat(check)
         self._version_known = True

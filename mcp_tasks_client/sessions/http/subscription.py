@@ -1,6 +1,6 @@
 """``subscriptions/listen``: a stream on which a server tells of tasks, for as long as it likes.
 
-What comes on it only ever adds. Polls keep their pace, so a server that promises notifications and sends
+Its messages only ever add. Polls keep their pace, so a server that promises notifications and sends
 none costs nothing, and no server has to be trusted. A server that refuses is not asked again.
 """
 
@@ -53,14 +53,9 @@ def listen_params(task_ids: frozenset[str]) -> JSONObject:
 
 
 class Subscription:
-    """What one stream was asked for, and what has come of it.
-
-    Args:
-        task_ids: The tasks whose changes were asked for.
-        observed: Given each snapshot that comes.
+    """One stream, by the tasks whose changes it was asked for. The ``observed`` get each snapshot that comes.
 
     Attributes:
-        task_ids: As given.
         context: With which the stream is asked for.
         acknowledged: Whether the server has agreed to tell of one of the tasks.
         delivered: Whether a snapshot has come.
@@ -152,12 +147,8 @@ async def keep_subscribed(
     """Keep one stream open for the tasks that are observed. Returns when the server offers none.
 
     A stream that breaks is opened again after a pause, which doubles up to a minute as long as no snapshot
-    comes. A stream that lacks an observed task is replaced.
-
-    Args:
-        open_stream: Reads one stream to its end; raises as :func:`read_subscription` does.
-        observed: The tasks.
-        sleep: Waits, in seconds.
+    comes. A stream that lacks an observed task is replaced. ``open_stream`` reads one stream to its end, and
+    raises as :func:`read_subscription` does.
     """
     pause_s, failures = _MOMENT_S, 0
     while True:

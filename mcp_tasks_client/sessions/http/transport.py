@@ -2,7 +2,7 @@
 
 There are two implementations. ``transport_httpx`` uses the host's own httpx or httpx2 client, with
 everything that the host has set up in it. ``transport_aiohttp`` costs a third of the CPU and is taken
-where the host has set up nothing. What a reply means is the business of neither.
+where the host has set up nothing. Neither reads a meaning into a reply.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ class Failures:
 
 
 def failures_of_httpx(library: object) -> Failures:
-    """The exceptions of httpx, or of httpx2, which kept the names.
-
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-    """
+    """The exceptions of the module ``httpx``, or of ``httpx2``, which kept the names."""
 
     def named(*names: str) -> Errors:
         return tuple(getattr(library, name) for name in names)
@@ -169,7 +165,7 @@ class Transport(ABC):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the transport can send nothing, since it was closed."""
 
     @abstractmethod
     async def send(self, url: httpx.URL, request: Request) -> Response:

@@ -64,7 +64,7 @@ def new_request_id() -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OwnRequest:
-    """A request of ours. What the server says on the stream of its reply may be meant by it."""
+    """A request of ours. A message of the server on the stream of the reply may be about it."""
 
     method: str
     params: JSONObject = field(default_factory=dict, repr=False)
@@ -187,7 +187,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
-        """What the server has answered ``initialize`` with."""
+        """The server's answer to ``initialize``."""
 
     @abstractmethod
     async def request(self, own: OwnRequest) -> JSONObject:
@@ -222,7 +222,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def listen(self, context: Callable[[], object]) -> None:
-        """Hear what the server sends outside of replies. Returns when nothing comes that way any more.
+        """Hear what the server sends outside of replies. Returns when no more can come that way.
 
         Args:
             context: Gives the context of a call for whose sake is listened now.

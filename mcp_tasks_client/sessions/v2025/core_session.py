@@ -132,15 +132,8 @@ def session_over(
 class CoreTasksSession(Session):
     """A server of 2025-11-25.
 
-    Args:
-        connect: Makes a connection: of the MCP session with an ID, or of a new one.
-        endpoint: The server's name in the journal.
-        limits: Bounds of the requests.
-        client_info: ``name`` and ``version`` of the host.
-        inputs: Answers what the server asks outside of its tasks.
-        receiver: Runs what the server wants the client to run as a task.
-        preference: Whether to ask for tasks.
-        clock: By which everything waits.
+    ``connect`` makes a connection: of the MCP session with an ID, or of a new one. ``inputs`` answers the
+    questions outside of the server's tasks.
     """
 
     def __init__(
@@ -437,7 +430,7 @@ class CoreTasksSession(Session):
         )
 
     async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> Reply:
-        """What ``tasks/result`` answers of a task that is over."""
+        """The answer to ``tasks/result`` of a task that is over."""
         if task.reply is not None:
             return task.reply
         try:

@@ -35,10 +35,10 @@ class Inbound:
     """Decides whose each request and notification is.
 
     Args:
-        tracker: Takes what belongs to a task of the server.
-        inputs: Answers what belongs to none.
-        receiver: Runs what the server wants as a task of ours.
-        clock: By which a reply is retried.
+        tracker: Takes the messages that belong to a task of the server.
+        inputs: Answers the questions that belong to none.
+        receiver: Runs the tasks that the server wants of us.
+        clock: By which a reply is sent again.
         tools_changed: Called when the server's list of tools has changed.
     """
 

@@ -19,7 +19,7 @@ __all__ = ["OpenQuestion", "SentAnswer", "SessionData", "is_foreign"]
 
 _Id: TypeAlias = Annotated[RequestId, SkipValidation]
 _Object: TypeAlias = Annotated[JSONObject, SkipValidation]
-"""As a server has sent them, with whatever pydantic would refuse, such as half of a character."""
+"""As a server has sent them, also where pydantic would refuse them, such as half of a character."""
 
 
 class OpenQuestion(NamedTuple):

@@ -15,7 +15,7 @@ __all__ = ["TaskPolicy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPolicy:
-    """What the host wants of calls.
+    """The host's wishes for its calls.
 
     Raises:
         ValueError: ``prefer`` is none of the three words, or ``ttl_s`` is not positive.

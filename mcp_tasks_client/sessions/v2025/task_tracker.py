@@ -6,11 +6,11 @@ comes on it, and the result. Three rules keep questions from being lost:
 
 - An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
   context of that request, and would abort it.
-- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled,
+- A ``tasks/result`` whose stream has lost its reader is cancelled by its JSON-RPC ID, which is journaled,
   as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
   process that takes the task over. Otherwise the server would deliver the next question to it. Or its stream
   is resumed, if the server gave its events IDs.
-- What the server says between two polls is delivered at once, as a snapshot of the task.
+- A message of the server between two polls is delivered at once, as a snapshot of the task.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TrackedTask:
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
     context: object = field(default=None, repr=False)
-    """Of whoever has the task driven, as far as was told last."""
+    """Of the caller that has the task driven, as far as was told last."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
@@ -132,7 +132,7 @@ class TrackedTask:
         return None if self.result is None else self.result.reply
 
     def data(self, owner: str) -> SessionData:
-        """What the journal is to keep."""
+        """The ``session_data`` that the journal is to keep."""
         result_id, event_id = self.abandoned or (None, None)
         if self.result is not None and self.reply is None:
             result_id, event_id = self.result.own.request_id, self.event_id
@@ -259,7 +259,7 @@ class TaskTracker:
             del self._tasks[task.task_id]
 
     def silence(self, task: TrackedTask) -> None:
-        """Answer none of a task's questions any more: it is being cancelled."""
+        """Answer no more questions of a task: it is being cancelled."""
         task.silenced = True
         task.questions.clear()
         task.news.set()
@@ -457,7 +457,7 @@ class TaskTracker:
             task.result = None
 
     async def _close_result(self, task: TrackedTask) -> None:
-        """Tell the server that nobody reads any more, unless a question is open there, and stop reading."""
+        """Stop reading, and tell the server so, unless a question is open on the stream."""
         result = task.result
         if result is None or result.reply is not None or task.questions:
             return
