@@ -47,7 +47,7 @@ class Servers:
         requests: Sends requests through the host's transport.
         callbacks: Answer the servers' questions; ``None`` leaves them to the host.
         endpoint: Each server's name in the journal; ``None`` derives it from the URL.
-        principal: On whose behalf; not empty if all requests are of one user, whatever their credentials.
+        principal: On whose behalf; not empty if all requests are of one user, with any credential.
     """
 
     def __init__(

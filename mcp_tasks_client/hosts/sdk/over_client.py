@@ -31,7 +31,7 @@ __all__ = ["OverClient"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverClient:
-    """What a :class:`TasksClient` over a host's client consists of.
+    """The parts of a :class:`TasksClient` over a host's client.
 
     The client may be an ``mcp.Client``, a ``fastmcp.Client`` or a ``ClientSession``, connected or not yet.
     """
