@@ -1,7 +1,7 @@
 """Work that no cancellation may cut in two: a commit, and what memory notes of it.
 
-``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises in
-whatever the task awaits at that moment. So on asyncio the work runs in a task of its own, which
+``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises at
+the present await of the task. So on asyncio the work runs in a task of its own, which
 nobody cancels while the event loop runs, since nobody else knows it. ``asyncio.run`` cancels every task
 once its coroutine is done; it waits for this one instead.
 """

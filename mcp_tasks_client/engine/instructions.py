@@ -1,4 +1,4 @@
-"""What others leave in the journal for the calls that are driven here: answers, and wishes to cancel.
+"""Instructions of others in the journal for the calls that are driven here: answers, and wishes to cancel.
 
 The journal is listened to while any call is driven. It rings for the driver of the call, which reads the
 instructions. :class:`Prompts` reads them before each form, since the driver may wait for a reply.

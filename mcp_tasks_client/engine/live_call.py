@@ -96,7 +96,7 @@ class LiveCall:
     Attributes:
         record: All that is known of the call, journaled as far as it has to be.
         tool_call: The tool and its arguments; ``None`` for a task that was resumed or attached.
-        ownership: Who may write the record.
+        ownership: Whether the record is ours to write, another client's, or nobody's.
         journaled: Whether the journal has the record, as far as is known here.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.

@@ -116,7 +116,7 @@ async def read_raw_outcome(
 def as_rpc_error(error: TasksClientError) -> RpcError:
     """The JSON-RPC error for a host that waits for a reply: the server's own words, if the server sent it.
 
-    Not a result with ``isError``. That counts as what the tool said: hosts hand it to their model, which may
+    Not a result with ``isError``. It counts as the word of the tool: hosts hand it to their model, which may
     call again. An error of ours is for the people who run the host, and hosts raise or log a JSON-RPC error.
     """
     if isinstance(error, TaskFailedError) and error.code is not None:

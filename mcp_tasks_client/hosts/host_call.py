@@ -1,7 +1,7 @@
 """A ``tools/call`` of a host: read from a JSON-RPC message, and answered in the shape that it expects.
 
-What a host can read depends on the version of the protocol that its own session negotiated. The call itself
-is made in whichever version the server offers tasks in.
+The shapes that a host can read depend on the version of the protocol that its own session negotiated. The
+call itself is made in the version in which the server offers tasks.
 """
 
 from __future__ import annotations

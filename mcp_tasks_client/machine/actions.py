@@ -1,4 +1,4 @@
-"""What has to be done about an event. The machine only says so; the engine does it."""
+"""The actions that follow from an event. The machine only names them; the engine does them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a tool call.
+"""The events of a tool call.
 
 Events carry the time and the jitter, so that the machine needs neither a clock nor a random source.
 Times are local wall clock in seconds since the epoch; ``jitter`` is a fraction from 0 to 1.

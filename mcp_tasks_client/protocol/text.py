@@ -64,8 +64,8 @@ def is_encodable(text: str) -> bool:
 def header_value(value: str) -> str:
     """``value`` as an HTTP header can carry it, byte for byte.
 
-    Printable ASCII without outer blanks goes as it is. Everything else, and whatever already
-    looks encoded, goes as ``=?base64?…?=`` over UTF-8.
+    Printable ASCII without outer blanks goes as it is. Everything else, and a value that
+    already looks encoded, goes as ``=?base64?…?=`` over UTF-8.
 
     Raises:
         MalformedError: The text has no UTF-8 form (a lone surrogate), so no header can carry it.

@@ -1,4 +1,4 @@
-"""What servers do in their own way though what they mean is plain: understood, and told once in the log."""
+"""Oddities of servers whose meaning is plain all the same: understood, and told once in the log."""
 
 from __future__ import annotations
 

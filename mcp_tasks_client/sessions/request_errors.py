@@ -1,4 +1,4 @@
-"""What can go wrong with one request, as this package's errors, however the request travels.
+"""The failures of one request as this package's errors, over any transport.
 
 Everything that can end a request is told in one place, so that all messages say the same three
 things: what happened, whether the server may have acted, and what to do next. No message

@@ -68,7 +68,7 @@ class ListedTool:
 
     tool: Tool
     headers: HeaderMap
-    """Which of its arguments also travel as headers."""
+    """The arguments that also travel as headers."""
 
     fault: str | None = None
     """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""

@@ -1,4 +1,4 @@
-"""What all sessions of MCP 2026-07-28 share, in whichever way their requests travel.
+"""The common part of all sessions of MCP 2026-07-28, over any transport.
 
 A way of travelling implements one method, :meth:`WireSession.exchange`. Two things are not the protocol's:
 
@@ -107,7 +107,7 @@ class WireSession(Session):
         """
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        """Send ``tools/call`` once. Never repeats it, whatever happens.
+        """Send ``tools/call`` once, and never again.
 
         Raises:
             SessionError: No reply. ``not_executed`` is set if nothing can have happened.

@@ -33,7 +33,7 @@ __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
 logger = logging.getLogger("mcp_tasks_client")
 
 Passage: TypeAlias = Literal["to host", "kept"]
-"""What becomes of a server's request that is not answered at once: the host's session gets it, or the
+"""The way of a server's request that is not answered at once: the host's session gets it, or the
 interceptor has kept it and answers later by :meth:`Relay.answer`."""
 
 _CANCEL_S: Final = 5.0

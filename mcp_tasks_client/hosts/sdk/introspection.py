@@ -1,4 +1,4 @@
-"""What we rely on beyond the public interface of the official SDK 2.x and FastMCP 4.x.
+"""Parts of the official SDK 2.x and FastMCP 4.x that we rely on beyond their public interface.
 
 Every private name, frame and error text that the drop-in needs stands here, each in a function that
 says what it reads and what is lost without it. A function that does not find what it looks for

@@ -1,4 +1,4 @@
-"""What ``TasksClient(client)`` makes of a host's own client: a session, callbacks, and the options to use."""
+"""A host's own client under ``TasksClient(client)``: a session, callbacks, and the options to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HTTP library raises, and what a ``Retry-After`` says, as this package's errors know it."""
+"""The exceptions of HTTP libraries, and ``Retry-After``, as this package's errors know them."""
 
 from __future__ import annotations
 

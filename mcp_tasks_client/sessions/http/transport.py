@@ -1,4 +1,4 @@
-"""What a session needs of an HTTP library: send one request, and give the response as it begins.
+"""The seam to an HTTP library: send one request, and give the response as it begins.
 
 There are two implementations. ``transport_httpx`` uses the host's own httpx or httpx2 client, with
 everything that the host has set up in it. ``transport_aiohttp`` costs a third of the CPU and is taken
@@ -146,7 +146,7 @@ class Request:
 
     verb: str = "POST"
     context: object = field(default=None, repr=False)
-    """What the caller of the tool has brought along, if the request is made for the sake of a call."""
+    """That of the call for whose sake the request is made; ``None`` if there is none."""
 
     once: bool = False
     """Whether it is never repeated. Some servers drop connections after a second, so it needs one that was
@@ -157,7 +157,7 @@ class Transport(ABC):
     """Sends requests to one origin.
 
     Attributes:
-        failures: What the transport and its responses raise.
+        failures: The exceptions of the transport and its responses.
     """
 
     failures: Failures

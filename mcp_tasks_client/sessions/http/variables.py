@@ -1,4 +1,4 @@
-"""What environment variables say of connections: proxies, hosts without one, certificates.
+"""Environment variables about connections: proxies, hosts without one, certificates.
 
 httpx stops at an entry of ``NO_PROXY`` that it cannot read, such as an IPv6 network or an address in
 brackets. So proxies are read here, for either library. An entry that cannot be read is passed over, as

@@ -130,7 +130,7 @@ class Connection(ABC):
 
     Attributes:
         session_id: As given, or as the server named it; ``None`` if the server has no sessions.
-        introduction: What the server said of itself in the handshake; empty before that.
+        introduction: The server's words about itself in the handshake; empty before that.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session to the latest request and to a ``ping`` after it, so

@@ -12,8 +12,8 @@ kept with each task (``session_data``), and another process goes on in that MCP 
 - the questions of a task in ``input_required``, from requests that the server sends on the stream of an open
   ``tasks/result``, or on the GET stream. See :mod:`.task_tracker`.
 
-An answer is the reply to such a request. That the server has acknowledged it does not say that the task has
-used it. So the answer is sent once more if the task still waits two snapshots later.
+An answer is the reply to such a request. When the server acknowledges it, the task need not have used it
+yet. So the answer is sent once more if the task still waits two snapshots later.
 """
 
 from __future__ import annotations

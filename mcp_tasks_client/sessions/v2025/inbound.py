@@ -1,4 +1,4 @@
-"""What a 2025-11-25 server sends on its own account: questions, cancellations, status, progress."""
+"""Messages of a 2025-11-25 server on its own account: questions, cancellations, status, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal keeps so that another process can go on with a task: its ``session_data``. Pure.
+"""The ``session_data`` in the journal, by which another process can go on with a task. Pure.
 
 It is JSON of our own after a mark, and opaque to the core.
 """

@@ -73,7 +73,7 @@ class OpenResult:
 
 @dataclass(eq=False, slots=True)
 class TrackedTask:
-    """What is known of one task, beside what the core knows."""
+    """One task, with all that is known of it here beside the core's knowledge."""
 
     task_id: str
     connection: Connection
