@@ -72,6 +72,7 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
     assert caught.value.handle.task_id == "first"
     journal.refuses = None
     assert text(await see_through("second")) == "done"
+    assert endpoint.engine.store.unsaved == []
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
 

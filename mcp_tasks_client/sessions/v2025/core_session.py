@@ -52,20 +52,13 @@ from ..base import (
 from ..http.http_session import HttpSession
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
+from . import shapes
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
 from .session_data import SessionData, is_foreign
-from .shapes import (
-    CORE_TASKS_VERSION,
-    inline_result,
-    mark_answer,
-    read_created_task,
-    read_progress_token,
-    rename_task_fields,
-)
 from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
@@ -232,7 +225,7 @@ class CoreTasksSession(Session):
         meta = dict(call.meta or {})
         if as_task:
             params["task"] = {"ttl": self._preference.ttl_ms}
-            if read_progress_token({"_meta": meta}) is None:
+            if shapes.read_progress_token({"_meta": meta}) is None:
                 meta["progressToken"] = secrets.token_hex(8)
         return {**params, "_meta": meta} if meta else params
 
@@ -248,14 +241,14 @@ class CoreTasksSession(Session):
             raise
         finally:
             connection.calls -= 1
-        created = read_created_task(result)
+        created = shapes.read_created_task(result)
         if created is not None:
             self._unfinished.add(str(created["taskId"]))
         self._unfinished.discard(own.request_id)
         if created is None:
             return Returned(result)
         task = self._tracker.add_created(str(created["taskId"]), connection, context)
-        task.progress_token = read_progress_token(params)
+        task.progress_token = shapes.read_progress_token(params)
         meta = created.pop("_meta", None)
         task.meta = meta if isinstance(meta, dict) else None
         snapshot = self._snapshot(task, created, "tools/call")
@@ -273,12 +266,12 @@ class CoreTasksSession(Session):
             task = await self._take_up(ref)
             raw = await self._ask("tasks/get", task)
         try:
-            raw = rename_task_fields(raw)
+            raw = shapes.rename_task_fields(raw)
         except MalformedError as error:
             raise RequestErrors("tasks/get", task.task_id).malformed(str(error)) from None
         status = raw.get("status")
         if status in ("completed", "failed"):
-            raw = inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
+            raw = shapes.inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
         elif status not in TERMINAL_STATUSES:
             if task.reply is not None:
                 task.result = None  # the task goes on
@@ -306,7 +299,7 @@ class CoreTasksSession(Session):
             )
         async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
             for key, answer in answers.items():
-                await self._answer(task, key, mark_answer(answer, ref.task_id))
+                await self._answer(task, key, shapes.mark_answer(answer, ref.task_id))
         self._tracker.go_on(task)
         return task.data(self._tracker.owner).write()
 
@@ -377,7 +370,7 @@ class CoreTasksSession(Session):
         """
         if is_foreign(ref.session_data):
             raise made_in_another(
-                CORE_TASKS_VERSION,
+                shapes.CORE_TASKS_VERSION,
                 "Resume it once the server speaks that version again, or make the call again.",
             )
         task = self._tracker.find_current(ref)
