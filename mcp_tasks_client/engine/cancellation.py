@@ -46,12 +46,8 @@ def check_on_abandon(on_abandon: str) -> None:
 class Cancellation:
     """Cancels the tasks of one endpoint.
 
-    Args:
-        store: Makes the wish durable.
-        requests: Sends ``tasks/cancel``.
-        clock: Tells whether the server wants to be left alone.
-        timeout_s: Seconds that may pass for a call that is being stopped.
-        step: Takes the step of the reply, and does what follows from it.
+    ``timeout_s`` are the seconds that may pass for a call that is being stopped. ``step`` takes the step of a
+    reply, and does what follows from it.
     """
 
     def __init__(
@@ -71,11 +67,8 @@ class Cancellation:
     async def wish(self, call: LiveCall, *, by_instruction: bool = False) -> bool:
         """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
 
-        Where another client drives the call, the journal tells it.
-
-        Args:
-            call: To be cancelled.
-            by_instruction: Whether the wish was left in the journal, and not said here.
+        Where another client drives the call, the journal tells it. ``by_instruction``: the wish was left in
+        the journal, and not said here.
 
         Returns:
             Whether the caller has to call :meth:`send` now.

@@ -132,10 +132,8 @@ class Endpoint:
     ) -> LiveCall:
         """Commit a host's answers to the open questions of a call, and give the call, which goes on.
 
-        Args:
-            tool_call: The host's call, made once more.
-            record_id: Of the call.
-            answers: By the key of the question. First answers stay.
+        The tool call is the host's, made once more. The answers are by the key of the question; first answers
+        stay.
 
         Raises:
             TasksClientError: There is no such call, or another client has it.
@@ -523,9 +521,7 @@ class Endpoint:
     async def take_answer(self, name: str, answer: JSONObject) -> None:
         """Commit the answer to a question of any call of this scope; see :meth:`Question.answer`.
 
-        Args:
-            name: The ``question_id``.
-            answer: In its form on the wire.
+        ``name`` is the ``question_id``. The answer is in its form on the wire.
 
         Raises:
             ValueError: It is no ``question_id``.

@@ -63,11 +63,6 @@ class _Store:
 class ProcessLease:
     """The lease of this process in one journal, shared by all of its clients there.
 
-    Args:
-        journal: The ``identity`` of the journal that keeps the lease.
-        process: The process that we are.
-        environment: Clock, and how long a lease lasts.
-
     Attributes:
         owners: The names of the clients that hold it. A finalizer may take one out at any time.
         lapses: How often it had run out when it was renewed. Others may have taken our records then.

@@ -29,11 +29,8 @@ _ELICITATION: Final = "elicitation/create"
 class Prompts:
     """A task group for the questions of one call. Leaving it waits for those that are before the host.
 
-    Args:
-        call: Whose questions.
-        requests: Puts them to the host.
-        step: Takes the step of an answer, and does what follows from it.
-        heed: Does what others have left in the journal for the call, if anybody has.
+    ``step`` takes the step of an answer, and does what follows from it. ``heed`` does what others have left
+    in the journal for the call.
     """
 
     def __init__(

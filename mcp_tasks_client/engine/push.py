@@ -35,12 +35,8 @@ class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
     The session is heard in a task of its own. In the task of a call it would be cut when that call ends, and
-    a server may say only once what it says just then.
-
-    Args:
-        requests: Makes events of snapshots.
-        tasks: Where the session is heard, and where the steps run.
-        step: Takes a step, and does what follows from it.
+    a server may say only once what it says just then. ``step`` takes the step of a snapshot, and does what
+    follows from it.
     """
 
     def __init__(

@@ -57,9 +57,7 @@ class Recovery:
     async def find(self, wanted: str | TaskReference, label: str | None) -> LiveCall:
         """The live call of a task that is known by its ID or reference.
 
-        Args:
-            wanted: The task.
-            label: For its record, if there is none yet.
+        The label is for its record, if there is none yet.
 
         Raises:
             ValueError: It is neither a task ID nor a reference; or the reference is another scope's, or there

@@ -50,14 +50,9 @@ def due_after_reply(
 ) -> Observing:
     """A snapshot arrived. The next poll is due at the server's pace, or at an early look.
 
-    Args:
-        state: As the snapshot leaves it.
-        now: Local wall clock, seconds.
-        jitter: A fraction, ``0 <= jitter <= 1``.
-        policy: Bounds, in seconds.
-        saved: Whether this step is journaled. If not, the next poll waits at least until the due time that
-            was set at the last ``Tick``, since another process may read that time from the journal.
-        first: Whether it is the snapshot of the creation.
+    If the step is not ``saved``, the next poll waits at least until the due time that was set at the last
+    ``Tick``, since another process may read that time from the journal. ``first`` is for the snapshot of the
+    creation.
     """
     look = early_look(state.poll_interval_ms, state.looks, policy)
     if look is not None:
@@ -96,13 +91,9 @@ def due_after_restart(
 ) -> Observing:
     """A call is taken up again. The due time that was set before counts.
 
-    Args:
-        state: As it was left.
-        now: Local wall clock, seconds.
-        jitter: Spreads the polls of many tasks that are all past due.
-        policy: Gives the interval, and how far to spread.
-        exact: False after a crash. Unchanged polls are not journaled, so the last one may have been
-            just now, and a due time that has passed says nothing.
+    The jitter spreads the polls of many tasks that are all past due. ``exact`` is false after a crash:
+    unchanged polls are not journaled, so the last one may have been just now, and a due time that has passed
+    says nothing.
     """
     silence = quiet_left(state, now)
     # Anchored anew, or a clock that was set back would begin it again at every restart.

@@ -205,10 +205,8 @@ def open_questions(
 ) -> Iterator[Question]:
     """The questions of a call that wait for an answer, except those in ``answered``.
 
-    Args:
-        record: Of the call.
-        takes: Commits the answers; ``None`` for questions that are only shown.
-        answered: The ``question_id`` of each question that has an answer in the journal.
+    ``takes`` commits the answers; ``None`` is for questions that are only shown. ``answered`` has the
+    ``question_id`` of each question that has an answer in the journal.
     """
     for asked in _waiting(record):
         name = question_id(record.record_id, asked)
@@ -279,14 +277,10 @@ def instructed_key(record: TaskRecord, name: str) -> str | None:
 async def leave_answer(
     journal: Journal, record: TaskRecord | None, name: str, answer: JSONObject, at: float
 ) -> None:
-    """Leave an answer in the journal, for the driver of the call.
+    """Leave an answer, in its form on the wire, in the journal for the driver of the call.
 
-    Args:
-        journal: Of the call.
-        record: Of the call, as the journal has it now; ``None`` if there is none.
-        name: The ``question_id``.
-        answer: In its form on the wire.
-        at: The time now, in seconds since the epoch.
+    The record is as the journal has it now, and ``None`` if there is none. ``name`` is the ``question_id``,
+    ``at`` the time now in seconds since the epoch.
 
     Raises:
         InvalidAnswerError: The answer does not fit the question.

@@ -199,10 +199,7 @@ class RequestErrors:
     ) -> SessionError:
         """The error that a JSON-RPC error stands for.
 
-        Args:
-            error: The server's.
-            status: HTTP status that it came with; ``None`` where there is none to be seen.
-            retry_after_s: Seconds that the server asked for.
+        ``status`` is the HTTP status that it came with; ``None`` where there is none to be seen.
         """
         # Whatever code a rate limiter or a gateway picks, its status says that asking later is all that is
         # needed; and a gateway cannot know what became of the request.

@@ -95,10 +95,8 @@ class WireSession(Session):
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request, once, and return its result as it came.
 
-        Args:
-            request: Of the caller's.
-            before_send: Must be awaited right before the request may reach the server, after all that has to
-                be asked first. Waits for its turn under a cap. Its exceptions are passed on.
+        ``before_send`` must be awaited right before the request may reach the server, after all that has to
+        be asked first. It waits for its turn under a cap. Its exceptions are passed on.
 
         Raises:
             SessionError: No result. ``not_executed`` is set if nothing can have happened.

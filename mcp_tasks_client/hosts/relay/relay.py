@@ -201,7 +201,7 @@ class Relay:
 
         Args:
             errors: Of this request, which name its method.
-            params: Of the request.
+            params: Of this request.
             timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
             request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
             metadata: For the transport, as the SDK has it.

@@ -111,11 +111,8 @@ async def read_subscription(
 ) -> None:
     """Send the request, and pass on what comes until the server ends the stream in order.
 
-    Args:
-        channel: Sends it.
-        message: The request.
-        subscription: Takes each message, in the caller's own task.
-        timeout_s: Seconds of silence until the acknowledgement; twice as many in all.
+    The subscription takes each message in the caller's own task. ``timeout_s`` are the seconds of silence
+    until the acknowledgement; twice as many in all.
 
     Raises:
         DeclinedError: The server tells of none of the tasks.

@@ -25,9 +25,7 @@ def is_proxied(scheme: str) -> bool:
 def transports_by_pattern(library: Any, make: Callable[[str], Any]) -> dict[str, Any]:
     """Transports for the ``mounts`` of a client, by pattern; ``None`` for hosts without a proxy.
 
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-        make: Makes a transport through the proxy at a URL.
+    ``make`` makes a transport through the proxy at a URL.
 
     Raises:
         ValueError: A variable names a proxy that cannot be used. The text says which variable, and nothing

@@ -193,18 +193,14 @@ class Receiver:
     ) -> Reply:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
 
-        Before it is sent, :meth:`is_abandoned` says whether it still may be.
+        Before the reply is sent, :meth:`is_abandoned` says whether it still may be.
 
         Args:
             method: ``elicitation/create``, ``sampling/createMessage`` or one of ``tasks/*``.
-            params: Its params.
-            session_id: The MCP session; for a connection without an ID, a name of its own.
-            request_id: Its JSON-RPC ID. A question that comes twice under one ID is one task. ``None``
-                makes a task of each.
+            params: Of the request.
+            session_id: Of the MCP session; for a connection without an ID, a name of its own.
+            request_id: A question that comes twice under one ID is one task. ``None`` makes a task of each.
             context: Of the request on whose stream it came.
-
-        Returns:
-            The result, or the error to answer.
         """
         if self._serving >= self._policy.max_requests:
             return RpcError(INTERNAL_ERROR, "Too many requests about tasks at once; ask again later", None)

@@ -267,11 +267,9 @@ class TaskTracker:
     # ── snapshots ─────────────────────────────────────────────────────────────────────────────
 
     def snapshot(self, task: TrackedTask, raw: JSONObject | None = None) -> Snapshot:
-        """The task with its oldest open question, its progress, and what the journal is to keep.
+        """The task with its oldest open question, its progress, and its data for the journal.
 
-        Args:
-            task: The task.
-            raw: A new snapshot of the server's; ``None`` for the latest.
+        ``raw`` is a new snapshot of the server's; ``None`` is for the latest.
 
         Raises:
             MalformedError: The snapshot is not one.
