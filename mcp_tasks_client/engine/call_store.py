@@ -646,7 +646,7 @@ class CallStore:
         for call in list(self._unsaved):
             try:
                 await self._commit_left(call)
-            except Exception as error:  # whatever it is, it must not hold up the end
+            except Exception as error:  # of any kind: it must not hold up the end
                 why = error
             if call in self._unsaved:
                 break  # a journal that fails has waited already, and would do so for each of them

@@ -231,7 +231,7 @@ class Endpoint:
         call = begin_with_task(self._store, self._maker.make(tool, now, label=label), first)
         self._store.remember_unsaved(call)
         try:
-            # The driver begins before anything is waited for. It commits the task, whatever its caller does.
+            # The driver begins before anything is waited for. It commits the task, though its caller may go.
             if timeout is None:  # without a scope for each call that waits
                 await self._wait_for_end(call, listeners)
             else:
@@ -308,7 +308,7 @@ class Endpoint:
         call.remove_waiter(listeners, context)
         if call.wanted:
             return
-        call.error_told = True  # whoever comes next has the call begun anew
+        call.error_told = True  # the next caller has the call begun anew
         self.engine.stop(call)
         if not self.engine.in_background and (call.driver is not None or not call.over):
             await run_to_its_end(self.engine.wait_for_stop, call, self._runner)
@@ -329,7 +329,7 @@ class Endpoint:
             await self._store.learn_end(call)  # it is an old story, and another client may have gone on since
         while not call.over and not until(call):
             if call.driver is None:
-                self.engine.drive(call, self._runner)  # whoever had it driven has gone
+                self.engine.drive(call, self._runner)  # the caller that had it driven has gone
             await call.change()
         if not call.record.finished and call.error is not None:
             call.error_told = True
@@ -487,7 +487,7 @@ class Endpoint:
             wished = await run_to_its_end(begin)
         except TasksClientError:
             if call.driver is None:
-                await self._store.release_unfinished(call)  # whoever else takes the call up cancels it
+                await self._store.release_unfinished(call)  # the client that takes the call up cancels it
             raise
         if not wished:
             if call.driver is None:
@@ -587,7 +587,7 @@ class Endpoint:
         """Have calls driven in the background that were taken."""
         for call in calls:
             if call.driver is None:
-                call.error = None  # taken up again, whatever it was parked for
+                call.error = None  # taken up again, for whichever reason it was parked
             call.in_background = not call.over
         for number, call in enumerate(calls, 1):
             self.drive_in_background(call)

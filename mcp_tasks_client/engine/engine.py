@@ -183,11 +183,11 @@ class Engine:
         driver = call.driver
         assert driver is not None
         try:
-            with anyio.CancelScope(shield=True):  # a task ID is committed, whoever has gone
+            with anyio.CancelScope(shield=True):  # a task ID is committed, though its caller has gone
                 await self.open_journal()
             try:
                 await runner.drive(call)
-                with anyio.CancelScope(shield=True):  # whoever waited may have gone
+                with anyio.CancelScope(shield=True):  # the caller may have gone
                     await self._prune_now_and_then()
             finally:
                 self.leave_journal()

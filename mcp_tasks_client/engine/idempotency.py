@@ -58,7 +58,7 @@ class Idempotency:
         )
         call = self._store.new_call(record, tool_call)
         call.next_send = SendCall()
-        # Added first: whoever finds the record in the journal must find the live call here.
+        # Added first: a caller that finds the record in the journal must find the live call here.
         self._store.add(call)
         if key is None:
             return call

@@ -150,7 +150,7 @@ class ProcessLease:
             await store.ended.wait()
             if store.error is not None:
                 raise copy(store.error)
-            # Else it is stored; or whoever stored it was cancelled, and another one has to.
+            # Else it is stored; or the caller that stored it was cancelled, and another one has to.
 
     async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
         store = self._storing[here] = _Store()
@@ -254,7 +254,7 @@ class ProcessLease:
             until = seen.until
         else:
             until = at + min(since_s + lasts_s, lease.expires_at - now)
-            if seen is not None:  # then it was renewed since, whatever the wall clock says
+            if seen is not None:  # then it was renewed since, though the wall clock say otherwise
                 until = max(until, seen.at + lasts_s)
         if until < at:
             self._sightings.pop(lease.lease_id, None)

@@ -143,7 +143,7 @@ class Prompts:
                 return
         finally:
             self._end_work(prompt)
-        # The call parks for want of an answer. Whoever is before another question may finish it first.
+        # The call parks for want of an answer. A person with another question may finish that first.
         self._parks = True
         if call.asked:
             await self._rests.wait()

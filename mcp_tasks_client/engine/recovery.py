@@ -44,7 +44,7 @@ class Recovery:
         with self._store.remembering():
             pending = await self._store.take_pending(self._scope, self._maker.application, limit, leave)
         unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
-        # What was delivered here a moment ago is not pending any more.
+        # An outcome that was delivered here a moment ago is no longer pending.
         return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
 
     async def _delivered(self, within_s: float) -> Sequence[LiveCall]:

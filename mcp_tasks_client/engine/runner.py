@@ -212,7 +212,7 @@ class Runner:
         call.followed = False
         call.attempt = attempt = ToolCallAttempt()
         if is_being_cancelled():
-            attempt.cut(0.0)  # nobody waits for it any more
+            attempt.cut(0.0)  # its caller has gone
         try:
             event, error = await attempt.send(partial(self._requests.call, call, send))
         except anyio.get_cancelled_exc_class():  # the event loop ends: an attempt is shielded from all else

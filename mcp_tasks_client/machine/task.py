@@ -185,7 +185,7 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
             return state, ()  # by somebody else
         case ev.AnswerUnavailable():
             if state.cancel != "no" or event.key not in state.outstanding:
-                # Nobody waits for this answer any more.
+                # This answer is of no use any longer.
                 return replace(state, questions=reopen(state.questions, event.key)), ()
             return park_unanswered(state, event)
         case ev.UpdateAcknowledged():
@@ -223,7 +223,7 @@ def _finished(state: Finished, event: ev.Event) -> Step:
         case ev.CallReturned() | ev.CallFailed() | ev.InputAsked() | ev.TaskCreated():
             raise ImpossibleEventError(state, event)
         case _:
-            # Whatever was still under way when the task ended has nothing left to change.
+            # An event that was under way when the task ended has nothing left to change.
             return state, ()
 
 
@@ -272,7 +272,7 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
         elif requests == {} and state.unchanged >= _PATIENCE:
             # Servers of an older version may have sent it to somebody else, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
-        # A host that gave the task up is not bothered with its questions any more.
+        # A host that gave the task up is spared its questions.
         fresh = find_new(state.questions, requests or {}, event.now) if state.cancel == "no" else ()
         if state.questions and is_reused(state.questions, requests or {}):
             reports["key_reused"] = "an input key was used again for a different request"
@@ -329,7 +329,7 @@ def _attend_to_questions(state: Observing, now: float, actions: tuple[act.Action
     state = replace(state, questions=watched)
     swapped = find_swapped(state.questions, state.outstanding)
     if swapped:
-        # Whoever answered, or is about to, meant the first question.
+        # An answer that was given, or is being given, was meant for the first question.
         why = "the server asks something else now, behind the key of an earlier question"
         return state, (*actions, act.StopAsking(), act.Park(act.Unanswered(swapped, why)))
     refused = [q for q in state.questions if q.stage == "disputed" and q.key in state.outstanding]
@@ -404,8 +404,8 @@ def _fail(
     state = failed if isinstance(event, ev.PollFailed) else due_no_sooner(failed, state, event.now)
     if isinstance(event, ev.CancelFailed):
         state = replace(state, failure=before.failure)  # the task is seen all the same
-    # Back-off can start over after a crash; what the server asked for cannot. And whoever reads the journal
-    # can see since when requests fail.
+    # Back-off can start over after a crash; a wait that the server asked for cannot. And a reader of the
+    # journal can see since when requests fail.
     begins = state.failure is not None and before.failure is None
     saved = (act.Save(),) if event.retry_after_s is not None or begins else ()
     return state, (*saved, act.Wake(state.wait_s))

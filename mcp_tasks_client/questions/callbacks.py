@@ -227,7 +227,7 @@ class Callbacks(Inputs):
 
 def _threads() -> anyio.CapacityLimiter:
     # Not anyio's limiter for worker threads: the host's other threads must not wait for people who take their
-    # time. A callback that nobody waits for any more does not count.
+    # time. A callback whose caller has gone does not count.
     try:
         return _LIMITER.get()
     except LookupError:

@@ -231,7 +231,7 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
 def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
     request = asked.request or {}
     params: QuestionParams | None = None
-    with suppress(NoAnswerError):  # whoever answers it is told
+    with suppress(NoAnswerError):  # told to the first that answers it
         params = read_params(request)
     return Question(
         question_id=name,

@@ -201,7 +201,7 @@ class RequestErrors:
 
         ``status`` is the HTTP status that it came with; ``None`` where there is none to be seen.
         """
-        # Whatever code a rate limiter or a gateway picks, its status says that asking later is all that is
+        # Under any code of a rate limiter or a gateway, the status says that asking later is all that is
         # needed; and a gateway cannot know what became of the request.
         limited = status == TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
         refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES

@@ -289,7 +289,7 @@ class Receiver:
         if task is None:
             self._check_room(of_session)
             self._created += 1
-            # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
+            # A request in the same session that knows the ID can read the answer, so the ID is a secret.
             task_id, now = secrets.token_urlsafe(24), self._now()
             task = self._tasks[task_id] = _Received(
                 task_id=task_id,

@@ -407,7 +407,7 @@ class TaskTracker:
             self._take_end(task, result.reply)
         else:
             self._note_lost(task, result, lost, self._clock.monotonic() - begun)
-        task.news.set()  # no question comes on this stream any more
+        task.news.set()  # this stream brings no further question
         await self._settle_abandoned(task)
 
     def _take_end(self, task: TrackedTask, reply: Reply | None) -> None:
