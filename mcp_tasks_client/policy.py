@@ -17,8 +17,8 @@ __all__ = [
     "ReceivePolicy",
     "TaskPreference",
     "backoff_delay",
-    "doubled",
     "early_look",
+    "growing_delay",
     "hint_s",
     "poll_delay",
     "ttl_passed",
@@ -234,7 +234,7 @@ def backoff_delay(
     """
     if failures < 1:
         raise ValueError("failures counts this one, so it is at least 1")
-    backoff = doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
+    backoff = growing_delay(policy.backoff_floor_s, failures, policy.backoff_ceiling_s)
     wait = max(hint_s(poll_interval_ms) or 0.0, retry_after_s or 0.0, backoff)
     return min(_jittered(wait, policy.jitter, jitter), policy.longest_wait_s)
 
@@ -281,16 +281,23 @@ def _unhinted(floor_s: float, unchanged_polls: int, ceiling_s: float) -> float:
     Long tasks are worth fewer polls for their length, and short ones must not wait for polls meant for long
     ones: a task is seen when it is about a quarter older than at its end.
     """
-    growth = _STEEP ** max(0, min(unchanged_polls, _SHORT_WAITS - 1) - 1)
+    steep_s = growing_delay(floor_s, max(1, min(unchanged_polls, _SHORT_WAITS - 1)), ceiling_s, _STEEP)
+    return growing_delay(steep_s, max(1, unchanged_polls - _SHORT_WAITS + 1), ceiling_s, _GENTLE)
+
+
+def growing_delay(first_s: float, times: int, longest_s: float, factor: float = 2.0) -> float:
+    """Seconds to wait before one more attempt, where each wait is longer than the one before.
+
+    Args:
+        first_s: Seconds before the second attempt.
+        times: Attempts in a row that were in vain. 0 waits not at all.
+        longest_s: Seconds, at most.
+        factor: How many times as long each wait is as the one before.
+    """
+    if times <= 0:
+        return 0.0
     # The exponent is bounded because powers overflow, and a task may be polled for weeks.
-    growth *= _GENTLE ** max(0, min(unchanged_polls, 256) - _SHORT_WAITS)
-    return min(floor_s * growth, ceiling_s)
-
-
-def doubled(floor_s: float, times: int, ceiling_s: float) -> float:
-    """``floor_s`` seconds, doubled so many times, and never more than the ceiling."""
-    # The exponent is bounded because 2.0 ** 1024 overflows, and a task may be polled for weeks.
-    return min(floor_s * 2.0 ** min(times, 64), ceiling_s)
+    return min(first_s * factor ** min(times - 1, 256), longest_s)
 
 
 def _jittered(wait_s: float, most: float, jitter: float) -> float:

@@ -178,6 +178,11 @@ def test_nothing_imports_the_older_generation_but_one_late_import() -> None:
     assert importing == {("sessions.by_url.discovery", True)}
 
 
+def test_requests_that_are_no_polls_are_repeated_in_one_place() -> None:
+    repeating = {name for name, imports in modules().items() for one in imports if one.name == "tenacity"}
+    assert repeating == {"sessions.repetition"}
+
+
 def test_the_relay_is_loaded_for_its_public_name_only() -> None:
     importing = {
         (module, one.for_types)

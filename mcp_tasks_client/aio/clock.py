@@ -73,8 +73,8 @@ class SharedClock(Clock):
     """A clock whose time is that of a journal which several machines share.
 
     Args:
-        own: What is waited by, and told while the journal knows no time.
-        shared: Of the journal; see :attr:`Journal.clock`.
+        own: The clock that waits, and that tells the time while the journal knows none.
+        shared: Gives the journal's time; see :attr:`Journal.clock`.
     """
 
     def __init__(self, own: Clock, shared: Callable[[], float | None]) -> None:
@@ -87,7 +87,7 @@ class SharedClock(Clock):
         return self._own.time() if now is None else now
 
     def monotonic(self) -> float:
-        """That of the clock which is waited by."""
+        """Seconds of the clock that waits."""
         return self._own.monotonic()
 
     async def wait(self, event: Signal, timeout_s: float | None) -> None:

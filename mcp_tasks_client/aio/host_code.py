@@ -1,4 +1,4 @@
-"""What code of the host may raise inside ours (a callback, its own journal), told from our own errors."""
+"""Exceptions of the host's code inside ours (a callback, its own journal), told from our own errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tasks of ours, whose parent is no task of the host.
 
-What a host cancels or leaves is one of its own tasks. Work that must not be cut by that runs in a task of
+A host cancels and leaves tasks of its own. Work that must not be cut by that runs in a task of
 ours: the driving of a call, or a context manager that one task of the host enters (``connect()``) and another
 one leaves (``cleanup()``).
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger("mcp_tasks_client")
 
 
 class OwnTasks:
-    """The tasks that one client has started. What one of them raises is logged."""
+    """The tasks that one client has started. An exception of one of them is logged."""
 
     def __init__(self) -> None:
         self._running: dict[anyio.CancelScope, object] = {}
@@ -35,14 +35,10 @@ class OwnTasks:
         work: Callable[[], Awaitable[None]],
         ended: Callable[[anyio.CancelScope], object] = lambda _: None,
     ) -> anyio.CancelScope:
-        """Run ``work()`` in a task of its own.
+        """Run ``work()`` in a task of its own, and return the scope that cancels it.
 
-        Args:
-            work: What to run.
-            ended: Called with the scope when the task has ended, also if the loop ended before it began.
-
-        Returns:
-            The scope that cancels the work.
+        ``ended`` is called with the scope when the task has ended, also if the loop ended before the task
+        began.
         """
         scope = anyio.CancelScope()
 
@@ -63,7 +59,7 @@ class OwnTasks:
             scope.cancel()
 
     async def wait(self) -> None:
-        """Return when none runs any more."""
+        """Return when all tasks have ended."""
         while self._running:
             self._waited_for = anyio.Event()
             await self._waited_for.wait()
@@ -98,16 +94,12 @@ class OwnTask:
         self._task: object = None
 
     def start(self) -> None:
-        """Begin to enter, and wait for nothing. What entering raises, :meth:`leave` raises."""
+        """Begin to enter, and wait for nothing. An exception of the entering is raised by :meth:`leave`."""
         # Kept, because asyncio forgets a task that nobody else knows.
         self._task = spawn(self._run, self._end)
 
     async def enter(self) -> None:
-        """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end.
-
-        Raises:
-            BaseException: What entering raised.
-        """
+        """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end."""
         self.start()
         try:
             await self._entered.wait()
@@ -119,13 +111,13 @@ class OwnTask:
             await self.leave()
 
     async def leave(self, limit_s: float = math.inf) -> None:
-        """Leave, and return when that is done, whoever is cancelled meanwhile. May be repeated.
+        """Leave, and return when that is done, even if the caller is cancelled meanwhile. May be repeated.
 
         Args:
             limit_s: Seconds after which the leaving is cancelled.
 
         Raises:
-            BaseException: What leaving raised, or what ended the task before. It is raised once.
+            BaseException: That of the leaving, or the one that ended the task before. It is raised once.
         """
         self._scope.deadline = anyio.current_time() + limit_s
         self._leaving.set()
@@ -156,7 +148,7 @@ def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lam
     """Run ``work()`` in a task that no other task is the parent of, in a copy of the caller's context.
 
     Args:
-        work: What to run. On trio it must raise nothing but a cancellation.
+        work: Runs in the task. On trio it must raise nothing but a cancellation.
         ended: Called when the task has ended, also if the event loop ended before the task began.
 
     Returns:

@@ -47,7 +47,7 @@ class FutureSignal:
         """Wake all who wait."""
         self._is_set = True
         for future in self._futures:
-            if not future.done():  # cancelled, with whoever waited
+            if not future.done():  # cancelled, with its waiter
                 future.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:

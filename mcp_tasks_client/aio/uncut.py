@@ -1,7 +1,7 @@
 """Work that no cancellation may cut in two: a commit, and what memory notes of it.
 
-``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises in
-whatever the task awaits at that moment. So on asyncio the work runs in a task of its own, which
+``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises at
+the present await of the task. So on asyncio the work runs in a task of its own, which
 nobody cancels while the event loop runs, since nobody else knows it. ``asyncio.run`` cancels every task
 once its coroutine is done; it waits for this one instead.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work(*args, **kwargs)`` and return only when it has ended, whoever is cancelled meanwhile.
+    """Run ``work(*args, **kwargs)`` and return only when it has ended, even if the caller is cancelled.
 
     A cancelled ``anyio`` scope around the caller takes effect at the next checkpoint after the return.
     A native ``Task.cancel()`` of the caller is remembered, and raised in place of the result or
@@ -41,7 +41,7 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
 
 
 async def _in_uncut_task(work: Awaitable[T]) -> T:
-    """What the work returns, once it has ended."""
+    """Await the work in a task that nobody cancels, and return its result."""
     import asyncio
 
     async def run() -> T:
@@ -62,7 +62,7 @@ async def _in_uncut_task(work: Awaitable[T]) -> T:
 
 @cache
 def _uncut_task() -> type[asyncio.Task[Any]]:
-    """The class of tasks that whoever ends the event loop cannot cancel, but time-outs within them can."""
+    """A class of tasks that the end of the event loop cannot cancel. Time-outs within the tasks can."""
     import asyncio
 
     class UncutTask(asyncio.Task[Any]):
@@ -79,7 +79,7 @@ def is_being_cancelled() -> bool:
 
 
 def caller_of_loop() -> Callable[..., object]:
-    """What has the event loop that runs us call a function, from any thread."""
+    """A function that has the event loop that runs us call another function. Any thread may use it."""
     # anyio names no public function for this in all the versions that the package allows.
     if on_asyncio():
         import asyncio  # loaded already by the event loop that runs us
@@ -91,7 +91,10 @@ def caller_of_loop() -> Callable[..., object]:
 
 
 def in_loop(function: Callable[..., object]) -> Callable[..., None]:
-    """What has the event loop that runs us call a function, from any thread; not once it has ended."""
+    """A function that has the event loop that runs us call ``function``. Any thread may use it.
+
+    Once the loop has ended, it does nothing.
+    """
     call_soon = caller_of_loop()
 
     def call(*args: object) -> None:

@@ -1,4 +1,4 @@
-"""Calls that nobody drives any more, taken up for as long as somebody iterates: ``resume()`` without an end.
+"""Undriven calls, taken up for as long as a host iterates: ``resume()`` without an end.
 
 Nothing runs between two steps of the iteration. Within one, the journal is read: at the start, and then every
 half lease, or every 15 s if that is sooner; early when an instruction is left for a call that is not driven
@@ -35,10 +35,7 @@ _EARLY_LOOK_FACTOR: Final = 4
 class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     """Takes up calls of one endpoint, and gives a handle of each. Several tasks may iterate over one.
 
-    Args:
-        endpoint: Whose calls.
-        limit: How many calls that were taken up here may be unfinished at once; ``None`` is no limit.
-        make: Makes a handle.
+    ``limit`` is how many calls that were taken up here may be unfinished at once; ``None`` is no limit.
     """
 
     def __init__(self, endpoint: Endpoint, limit: int | None, make: Callable[[LiveCall], HandleT]) -> None:
@@ -154,7 +151,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         await self._endpoint.take_up(new)
 
     async def _left_alone(self, is_time: bool) -> set[str]:
-        """Of the calls that were taken up here, those that are left alone in this look."""
+        """The calls, among those that were taken up here, that are left alone in this look."""
         records = await self._engine.journal.records(self._endpoint.scope, asking=True)
         asking, resting = {record.record_id: record for record in records}, set[str]()
         for record_id, call in list(self._taken.items()):
@@ -172,7 +169,7 @@ def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool
     """Whether a call that rests is to be taken up once more.
 
     Args:
-        call: Which. What has parked it is its error.
+        call: Its error is what has parked it.
         record: As the journal has it; ``None`` if the call waits for no answer there.
         is_time: Whether it is time to try again what has failed.
     """
@@ -182,5 +179,5 @@ def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool
 
 
 def _asked(record: TaskRecord) -> tuple[str, frozenset[str]]:
-    """What a parked call waits for: its status, and the keys of the questions without an answer."""
+    """The status of a parked call, and the keys of its questions without an answer: what it waits for."""
     return record.status, frozenset(q.key for q in questions_of(record.state) if q.unanswered)

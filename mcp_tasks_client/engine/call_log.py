@@ -31,13 +31,7 @@ _EXPECTED_ENDS: Final = ("completed", "failed", "cancelled")
 
 
 def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
-    """Log what an event that was committed means for the call.
-
-    Args:
-        before: Its record before the event.
-        after: Its record now.
-        event: What happened.
-    """
+    """Log a committed event of a call: the record before the event, and the record now."""
     match event:
         case TaskCreated(attached=True):
             _log("attached", after, "was attached")
@@ -66,17 +60,12 @@ def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
 
 
 def log_question(record: TaskRecord, method: str) -> None:
-    """Log that a question is put to the host.
-
-    Args:
-        record: Of the call.
-        method: Of the question, such as ``elicitation/create``.
-    """
+    """Log that a question is put to the host. The method is that of the question: ``elicitation/create``."""
     _log("asked", record, f"waits for an answer of the host: {method}")
 
 
 def log_left(record: TaskRecord) -> None:
-    """Log that the host leaves a question to whoever answers it later."""
+    """Log that the host leaves a question to a later answer."""
     _log("left", record, "has a question that the host leaves to whoever answers it later")
 
 
@@ -86,7 +75,7 @@ def log_late_answer(record: TaskRecord) -> None:
 
 
 def log_park(record: TaskRecord, error: Exception) -> None:
-    """Log why a call is not driven any more, though it has not ended."""
+    """Log why a call is no longer driven, though it has not ended."""
     if isinstance(record.state, OutcomeUnknown):
         return  # it was told when the reply was lost
     # The host decides who answers, and when its client closes.

@@ -26,50 +26,25 @@ from ..journal.base import Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
-from ..machine.actions import Action, Forget, Save
-from ..machine.events import (
-    AnswerReady,
-    CallFailed,
-    CallLost,
-    CallRefused,
-    CallReturned,
-    CancelFailed,
-    CancelRequested,
-    Event,
-    InputAsked,
-    PollFailed,
-    TaskCreated,
-    UpdateFailed,
-)
+from ..machine import actions as act
+from ..machine import events as ev
 from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
 from ..sessions.base import ToolCall
+from . import observer
 from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
-from .observer import (
-    ACKNOWLEDGE,
-    CLAIM,
-    ENROL,
-    INSTRUCT,
-    LEAVE,
-    PRUNE,
-    RELEASE,
-    TAKE,
-    TAKE_PENDING,
-    ObservedSteps,
-    commit_of,
-)
 from .process_lease import ProcessLease
 
 __all__ = ["BATCH", "CallStore"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, TaskCreated)
+_REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, ev.InputAsked, ev.TaskCreated)
 
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case: others may follow the same call."""
@@ -80,11 +55,6 @@ BATCH: Final = 50
 
 class CallStore:
     """The journal, for all calls of one client.
-
-    Args:
-        journal: Where records go.
-        policy: What the machine decides by.
-        environment: Clock, process and observer.
 
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
@@ -97,7 +67,7 @@ class CallStore:
         self.joining = anyio.Lock()
         self._policy = policy
         self._clock = environment.clock
-        self._observed = ObservedSteps(environment.observer)
+        self._observed = observer.ObservedSteps(environment.observer)
         self._lease, self._owner = ProcessLease.join(journal, environment)
         # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
         # holds nothing but the names: a clock of the host's may know who keeps this alive.
@@ -105,6 +75,7 @@ class CallStore:
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
+        self._left: set[LiveCall] = set()  # those of them that nobody drives
 
     @property
     def unsaved(self) -> list[LiveCall]:
@@ -151,7 +122,7 @@ class CallStore:
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
-    async def apply(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
+    async def apply(self, call: LiveCall, event: ev.Event) -> tuple[act.Action, ...]:
         """Advance the machine by one event, commit if it says so, and return what is to be done.
 
         Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
@@ -167,7 +138,7 @@ class CallStore:
         if call.committing is None:
             step = state, actions = self._advance(call, event)
             record = replace(call.record, state=state)
-            if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
+            if not record.kept or not any(isinstance(action, act.Save | act.Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -177,17 +148,17 @@ class CallStore:
             actions = await self._commit(call, event, step)
         return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
-    async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
+    async def apply_uncommitted(self, call: LiveCall) -> tuple[act.Action, ...]:
         """Retry the first event of ``call.uncommitted``. A reply that no longer fits the state is dropped."""
         event = call.uncommitted[0]
-        actions: tuple[Action, ...] = ()
+        actions: tuple[act.Action, ...] = ()
         if _is_late(call, event):
             logger.warning("The reply to an earlier call comes too late: %r", call.record)
         else:
             actions = await self.apply(call, event)
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
-            self._unsaved.discard(call)
+            self._note_saved(call)
         return actions
 
     async def settle(self, call: LiveCall) -> None:
@@ -196,35 +167,35 @@ class CallStore:
             async with _Turn(call):
                 pass
 
-    def _advance(self, call: LiveCall, event: Event) -> Step:
+    def _advance(self, call: LiveCall, event: ev.Event) -> Step:
         if _is_late(call, event):
             raise driven_elsewhere(call.record.tool)  # another client has given the call up, and gone beyond
         return advance(call.record.state, event, self._policy)
 
-    async def _commit(self, call: LiveCall, event: Event, step: Step | None) -> tuple[Action, ...]:
+    async def _commit(self, call: LiveCall, event: ev.Event, step: Step | None) -> tuple[act.Action, ...]:
         async with _Turn(call):
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
-            record, saves = call.record, any(isinstance(action, Save) for action in actions)
-            heeded = None
+            record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
+            point, heeded = observer.commit_of(type(event)), None
             try:
-                if saves and call.journaled and isinstance(event, AnswerReady):
+                if saves and call.journaled and isinstance(event, ev.AnswerReady):
                     event, heeded = await self._find_first_answer(call, event)
                     state, actions = self._advance(call, event)
-                elif saves and isinstance(event, CancelRequested):
+                elif saves and isinstance(event, ev.CancelRequested):
                     heeded = CANCEL
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
                 if saves:
                     # Somebody else may be attaching the same task just now.
-                    new = isinstance(event, TaskCreated) and event.attached
-                    record = await self._save(call, record, commit_of(type(event)), new=new, heeded=heeded)
-                elif any(isinstance(action, Forget) for action in actions):
-                    await self._remove(call, commit_of(type(event)))
+                    new = isinstance(event, ev.TaskCreated) and event.attached
+                    record = await self._save(call, record, point, new=new, heeded=heeded)
+                elif any(isinstance(action, act.Forget) for action in actions):
+                    await self._remove(call, point)
             except DrivenElsewhereError:
                 call.ownership, call.next_send = Theirs(), None  # it was to be sent as things stood before
-                if isinstance(event, TaskCreated) and event.attached:
+                if isinstance(event, ev.TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
                 elif isinstance(event, _REPLIES):
                     # Until it is known what the other client makes of the call.
@@ -245,8 +216,8 @@ class CallStore:
                 log_commit(before, record, event)
         return _to_do(actions)
 
-    async def _find_first_answer(self, call: LiveCall, event: AnswerReady) -> tuple[AnswerReady, str]:
-        """The answer that counts, and the name of its instruction: this one, unless somebody was faster."""
+    async def _find_first_answer(self, call: LiveCall, event: ev.AnswerReady) -> tuple[ev.AnswerReady, str]:
+        """The answer that counts, and the name of its instruction: this one, unless one was left before."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
@@ -256,20 +227,22 @@ class CallStore:
         return replace(event, answer=json.loads(standing.body)), left.name
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
-        """Leave an instruction for whoever drives a call; see :meth:`Journal.instruct`."""
-        return await self._observed(call, INSTRUCT, self.journal.instruct, call.record.record_id, instruction)
+        """Leave an instruction for the driver of a call; see :meth:`Journal.instruct`."""
+        return await self._observed(
+            call, observer.INSTRUCT, self.journal.instruct, call.record.record_id, instruction
+        )
 
     async def leave_answer(self, record: TaskRecord | None, name: str, answer: JSONObject) -> None:
-        """Leave an answer for whoever drives a call.
+        """Leave an answer for the driver of a call.
 
         Raises:
             TasksClientError: As from :func:`mcp_tasks_client.questions.question.leave_answer`.
         """
         now = self._clock.time()
-        await self._observed(None, INSTRUCT, leave_answer, self.journal, record, name, answer, now)
+        await self._observed(None, observer.INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
     async def forget_instruction(self, call: LiveCall, name: str) -> None:
-        """Forget an instruction that means nothing any more.
+        """Forget an instruction that has become pointless.
 
         Raises:
             JournalError: The journal could not be written.
@@ -280,9 +253,9 @@ class CallStore:
     async def _forget_instruction(self, call: LiveCall, name: str) -> None:
         async with _Turn(call):
             if call.ours and not call.record.finished:
-                call.record = await self._save(call, call.record, INSTRUCT, heeded=name)
+                call.record = await self._save(call, call.record, observer.INSTRUCT, heeded=name)
 
-    def _note_uncommitted(self, call: LiveCall, event: Event) -> None:
+    def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
             call.uncommitted = (*call.uncommitted, event)
         self.remember_unsaved(call)
@@ -290,7 +263,25 @@ class CallStore:
     def remember_unsaved(self, call: LiveCall) -> None:
         """Hold on to a call with events that no journal has, until they are committed."""
         if call.uncommitted:
-            self._unsaved.add(call)
+            self._note_unsaved(call)
+
+    def note_driver(self, call: LiveCall) -> None:
+        """Note that the driver of a call has begun or ended.
+
+        A driver commits all that its call holds. Without one, :meth:`commit_left` does.
+        """
+        if call.driver is None and call in self._unsaved:
+            self._left.add(call)
+        else:
+            self._left.discard(call)
+
+    def _note_unsaved(self, call: LiveCall) -> None:
+        self._unsaved.add(call)
+        self.note_driver(call)
+
+    def _note_saved(self, call: LiveCall) -> None:
+        self._unsaved.discard(call)
+        self._left.discard(call)
 
     async def _save(
         self,
@@ -329,7 +320,7 @@ class CallStore:
         """Journal the intent of a keyed call, or find the call that the key stands for.
 
         Returns:
-            The record that stands. If it is the call's own, the call is ours.
+            The record that stands in the journal. If it is the call's own, this client owns the call.
         """
         return await run_to_its_end(self._claim, call)
 
@@ -338,7 +329,7 @@ class CallStore:
             record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
             await self._enrol()
             lapses = self._lease.lapses
-            standing = await self._observed(call, CLAIM, self.journal.claim, record)
+            standing = await self._observed(call, observer.CLAIM, self.journal.claim, record)
             if (standing.record_id, standing.fence, standing.owner) == (
                 record.record_id,
                 record.fence,
@@ -353,7 +344,7 @@ class CallStore:
         """Become the owner of a call, unless another client owns it that is not gone.
 
         Returns:
-            Whether it is ours. Its record is then the one that stands.
+            Whether this client owns the call. Its record is then the one in the journal.
 
         Raises:
             OvertakenError: The journal has no record of the call, which had no task yet: another client has
@@ -371,7 +362,7 @@ class CallStore:
         async with _Turn(call):
             await self._enrol()
             lapses = self._lease.lapses
-            taken = await self._observed(call, TAKE, self._take_if_free, call.record.record_id)
+            taken = await self._observed(call, observer.TAKE, self._take_if_free, call.record.record_id)
             if taken is not None:
                 self._note_taken(call, taken, lapses)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
@@ -389,10 +380,9 @@ class CallStore:
         return await self.journal.take(record_id, self._owner, gone) if gone else taken
 
     async def confirm(self, call: LiveCall) -> None:
-        """See that a call is ours still, if our lease had run out since that was seen.
+        """Check that another client has not taken a call, if our lease has run out since the last check.
 
-        A poll that shows nothing new writes nothing. No fence is compared then, which would tell that another
-        client has taken the call.
+        A poll that shows nothing new writes nothing, so that no fence is compared which would tell.
 
         Raises:
             DrivenElsewhereError: Another client has taken the record.
@@ -412,7 +402,7 @@ class CallStore:
         call.ownership = replace(seen, lapses=lapses)
 
     async def is_driven(self, record: TaskRecord) -> bool:
-        """Whether the owner of a record is there; for clients of this very process, whether it is open.
+        """Whether the owner of a record lives. An owner in this process lives while its client is open.
 
         Raises:
             JournalError: The leases could not be read.
@@ -438,16 +428,14 @@ class CallStore:
     ) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
 
-        Not of those of another application.
-
         Args:
             scope: Endpoint and principal.
-            application: Whose records, besides those of no application.
-            limit: Of how many at most.
-            leave: Records that are left alone.
+            application: Its records are taken besides those of no application.
+            limit: Records, at most.
+            leave: The ``record_id`` of records that are left alone.
 
         Returns:
-            The calls of all such records that are ours, oldest first.
+            The calls of all such records that this client owns, oldest first.
         """
         return await run_to_its_end(self._take_pending, scope, application, limit, leave)
 
@@ -458,7 +446,7 @@ class CallStore:
         lapses = self._lease.lapses
         gone = await self._lease.gone(self.journal)
         take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
-        taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, gone)
+        taken = await self._observed(None, observer.TAKE_PENDING, take, scope, self._owner, gone)
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
@@ -472,12 +460,9 @@ class CallStore:
         return calls
 
     def _note_taken(self, call: LiveCall, taken: Taken, lapses: int) -> None:
-        """Take over what the journal says of a record that we wanted to own.
+        """Note the journal's answer to the wish to own a record.
 
-        Args:
-            call: Of the record.
-            taken: What the journal says.
-            lapses: How often our lease had run out before the journal was asked.
+        ``lapses`` is how often our lease had run out before the journal was asked.
         """
         record = taken.record
         if record.owner != self._owner:
@@ -486,7 +471,7 @@ class CallStore:
         # Each who takes a record raises its fence by one.
         nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
         if nobody_had_it_since:
-            # The journal holds changes alone, so that our own record is the newer one.
+            # The journal has no unchanged polls, so that our own record may be the newer one.
             call.record = replace(call.record, owner=record.owner, fence=record.fence)
             call.due_is_exact = True
         else:
@@ -496,7 +481,7 @@ class CallStore:
         call.ownership, call.journaled = Ours(record.fence, lapses), True
 
     async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
-        """Release a call that nobody here drives any more, unless it is about to be sent, or is finished.
+        """Release a call that has no driver here, unless it is about to be sent, or is finished.
 
         An outcome stays ours until it is delivered.
         """
@@ -507,12 +492,10 @@ class CallStore:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.
 
         Does nothing while replies or answers are uncommitted, since others would go on without them. A call
-        that was taken back has no record any more, and gets none by this.
+        that was taken back has no record, and gets none by this.
 
-        Args:
-            call: Which.
-            to_process: Whether only clients of this process can take the record, for as long as this store
-                is open and the process lives.
+        ``to_process`` leaves the record to the clients of this process, for as long as this store is open and
+        the process lives.
         """
         was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
         if call.ours and not call.uncommitted and not was_taken_back:
@@ -526,24 +509,22 @@ class CallStore:
                 return
             call.ownership = Nobody(ours_until=before.fence)
             try:
-                call.record = await self._save(call, call.record, RELEASE, new_owner=new_owner)
+                call.record = await self._save(call, call.record, observer.RELEASE, new_owner=new_owner)
             except DrivenElsewhereError:
                 call.ownership = Theirs()
             except JournalError as error:
                 # Its state may not be in the journal either, if its last commit was cut. close() tries again.
                 call.ownership = before
-                self._unsaved.add(call)
+                self._note_unsaved(call)
                 logger.warning("%r could not be released: %s", call.record, error)
             else:
-                self._unsaved.discard(call)
+                self._note_saved(call)
 
     def deliver(self, *calls: LiveCall, may_be_lost: bool = False) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
 
-        Args:
-            calls: Which.
-            may_be_lost: Whether the outcome was passed to a session that may lose it. It is then kept for a
-                while though it has no key.
+        ``may_be_lost`` is for an outcome that was passed to a session which may lose it. The outcome is then
+        kept for a while, though it have no key.
         """
         now = self._clock.time()
         keep_s = self.journal.keep_delivered_s if may_be_lost else 0
@@ -562,7 +543,7 @@ class CallStore:
             logger.warning("What was delivered may be given out once more: %s", error)
 
     async def acknowledge(self, call: LiveCall) -> bool:
-        """Note that the host has an outcome, whichever client owns it. Durable when this returns.
+        """Note that the host has an outcome, even if another client owns it. Durable when this returns.
 
         Returns:
             Whether there is an outcome. If not, nothing is noted.
@@ -582,7 +563,7 @@ class CallStore:
                 if not record.finished:
                     return False
                 with suppress(DrivenElsewhereError):
-                    await self._observed(call, ACKNOWLEDGE, self._save_delivered, record)
+                    await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record)
                     log_delivery(record)
             if call.record.delivered_at is None and call.record.finished:
                 self._note_delivered(call, self._clock.time())
@@ -606,25 +587,22 @@ class CallStore:
         return self._lease.begin_prune()
 
     async def prune_old(self) -> None:
-        """Forget what the journal need not keep any longer. What fails is logged, and tried the next time."""
+        """Delete the records that need no longer be kept. A failure is logged, and the next prune goes on."""
         try:
             await self.prune()
         except JournalError as error:
             logger.warning("The journal is pruned later: %s", error)
 
     async def prune(self, older_than_s: float | None = None) -> int:
-        """Forget what was delivered so long ago, a little at a time.
+        """Delete records that were delivered so long ago, a few at a time, and return how many.
 
-        What a living client drives is not forgotten, however old it seems to be.
+        A record that a living client drives stays, however old it seems to be.
 
         Args:
             older_than_s: Seconds; ``None`` is the journal's ``retention_s``.
 
-        Returns:
-            How many records.
-
         Raises:
-            JournalError: It could not be done, or not all of it.
+            JournalError: Not all of them could be deleted.
             ValueError: ``older_than_s`` is negative.
         """
         if older_than_s is not None and not older_than_s >= 0:
@@ -632,7 +610,7 @@ class CallStore:
         forgotten_records, now = 0, self._clock.time()
         before = now - max(_SPARED_S, self.journal.retention_s if older_than_s is None else older_than_s)
         gone = await self._lease.gone(self.journal, of_process=True)
-        while found := await self._observed(None, PRUNE, self.journal.prune, before, now, gone):
+        while found := await self._observed(None, observer.PRUNE, self.journal.prune, before, now, gone):
             forgotten_records += found
         return forgotten_records
 
@@ -641,9 +619,8 @@ class CallStore:
 
         Stops at the first that fails again, and leaves the others for the next time.
         """
-        for call in self.unsaved:
-            if call.driver is not None:
-                continue  # it commits first of all what it holds
+        while self._left:
+            call = next(iter(self._left))
             try:
                 await self._commit_left(call)
             except TasksClientError as error:
@@ -661,7 +638,7 @@ class CallStore:
     # ── the end of the client ─────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Commit what could not be committed before, once more; and own nothing any more."""
+        """Commit once more what could not be committed before, and release everything."""
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:
@@ -669,7 +646,7 @@ class CallStore:
         for call in list(self._unsaved):
             try:
                 await self._commit_left(call)
-            except Exception as error:  # whatever it is, it must not hold up the end
+            except Exception as error:  # of any kind: it must not hold up the end
                 why = error
             if call in self._unsaved:
                 break  # a journal that fails has waited already, and would do so for each of them
@@ -678,13 +655,13 @@ class CallStore:
                 logger.error("The reply to %r was never journaled: %s", call.record, why)
         names = self._lease.leave(self._owner)
         try:
-            await self._observed(None, LEAVE, self.journal.release, *names)
+            await self._observed(None, observer.LEAVE, self.journal.release, *names)
         except JournalError as error:
             logger.warning("The journal does not know yet that this client has ended: %s", error)
 
     async def _enrol(self) -> None:
         if self._lease.is_short:
-            await self._observed(None, ENROL, self._lease.enrol, self.journal)
+            await self._observed(None, observer.ENROL, self._lease.enrol, self.journal)
         # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
         self.journal.keep_renewing(self._lease)
 
@@ -716,22 +693,22 @@ def _fence_of(call: LiveCall) -> int:
             return -1
 
 
-def _is_late(call: LiveCall, event: Event) -> bool:
-    """Whether an event is the reply to a ``tools/call`` that nobody waits for any more."""
+def _is_late(call: LiveCall, event: ev.Event) -> bool:
+    """Whether an event is the reply to a ``tools/call`` that has no caller left."""
     return isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
 
 
-def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """What is left to do once the commit is done."""
-    return tuple(action for action in actions if not isinstance(action, Save | Forget))
+def _to_do(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
+    """The actions that are left to do after the commit."""
+    return tuple(action for action in actions if not isinstance(action, act.Save | act.Forget))
 
 
-def _does_not_come_again(event: Event) -> bool:
+def _does_not_come_again(event: ev.Event) -> bool:
     """Whether an event would be lost if it is forgotten, as the reply to a poll is not."""
     match event:
-        case PollFailed() | UpdateFailed() | CancelFailed():
+        case ev.PollFailed() | ev.UpdateFailed() | ev.CancelFailed():
             return event.retry_after_s is not None  # the server wants to be left alone for so long
-        case CancelRequested():
+        case ev.CancelRequested():
             return event.by_instruction  # it may be marked as heeded all the same
         case _:
-            return isinstance(event, (AnswerReady, *_REPLIES))
+            return isinstance(event, (ev.AnswerReady, *_REPLIES))

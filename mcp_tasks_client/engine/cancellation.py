@@ -1,7 +1,7 @@
 """``tasks/cancel``: journaled as a wish, sent to the server, sent again with the polls if need be.
 
 A cancellation that comes before there is a task is remembered, and sent when there is one. Sending
-outlives whoever asked for it: it goes on in the engine until the client has closed, and then
+outlives the caller that asked for it: it goes on in the engine until the client has closed, and then
 ``PollPolicy.cancel_timeout_s`` longer.
 """
 
@@ -46,12 +46,8 @@ def check_on_abandon(on_abandon: str) -> None:
 class Cancellation:
     """Cancels the tasks of one endpoint.
 
-    Args:
-        store: Makes the wish durable.
-        requests: Sends ``tasks/cancel``.
-        clock: Tells whether the server wants to be left alone.
-        timeout_s: Seconds that may pass for a call that is being stopped.
-        step: Takes the step that the reply is, and does what follows from it.
+    ``timeout_s`` are the seconds that may pass for a call that is being stopped. ``step`` takes the step of a
+    reply, and does what follows from it.
     """
 
     def __init__(
@@ -71,11 +67,8 @@ class Cancellation:
     async def wish(self, call: LiveCall, *, by_instruction: bool = False) -> bool:
         """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
 
-        Where another client drives the call, the journal tells it.
-
-        Args:
-            call: Which.
-            by_instruction: Whether it was left in the journal, and not said here.
+        Where another client drives the call, the journal tells it. ``by_instruction``: the wish was left in
+        the journal, and not said here.
 
         Returns:
             Whether the caller has to call :meth:`send` now.
@@ -120,12 +113,12 @@ class Cancellation:
         return False
 
     async def send(self, call: LiveCall) -> None:
-        """Send ``tasks/cancel``, and take the step that the reply is.
+        """Send ``tasks/cancel``, and take the step of the reply.
 
         Raises:
             SessionError: The server could not be told. The wish is sent again with the polls, unless the
                 server refuses ``tasks/cancel`` altogether.
-            JournalError: What the server said could not be journaled.
+            JournalError: The server's reply could not be journaled.
         """
         if not isinstance(call.record.state, Observing):
             return
@@ -142,7 +135,7 @@ class Cancellation:
     async def send_and_log(self, call: LiveCall) -> None:
         """Send ``tasks/cancel`` where nobody waits for it, even if the call is being stopped.
 
-        What fails is logged, and sent again with the polls.
+        A failure is logged, and the polls send the wish again.
         """
         try:
             with anyio.move_on_after(self._timeout_s, shield=True) as scope:
@@ -155,9 +148,9 @@ class Cancellation:
             logger.log(level, "tasks/cancel for %r did not get through: %s", call.record, error)
 
     async def cancel_abandoned(self, call: LiveCall) -> None:
-        """Cancel a call that nobody waits for any more. What fails is logged.
+        """Cancel a call that has lost its last caller. A failure is logged.
 
-        While ``tools/call`` is in flight the wish is noted, and whoever drives the call sends it.
+        While ``tools/call`` is in flight the wish is noted, and the driver of the call sends it.
         """
         try:
             if await self.wish(call):

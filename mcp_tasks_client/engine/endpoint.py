@@ -46,18 +46,7 @@ logger = logging.getLogger("mcp_tasks_client")
 class Endpoint:
     """The calls of one principal at one server. Thousands of them share it.
 
-    Args:
-        engine: Drives the calls.
-        session: Where requests go.
-        inputs: Who answers questions.
-        scope: Under which the journal keeps what is done here.
-        hears: Whether the session is heard while calls are driven.
-
-    Attributes:
-        engine: As given.
-        session: As given.
-        inputs: As given.
-        scope: As given.
+    ``hears`` says whether the session is heard while calls are driven.
     """
 
     def __init__(
@@ -143,14 +132,12 @@ class Endpoint:
     ) -> LiveCall:
         """Commit a host's answers to the open questions of a call, and give the call, which goes on.
 
-        Args:
-            tool_call: What the host calls, once more.
-            record_id: Of the call.
-            answers: By the key of the question. First answers stay.
+        The tool call is the host's, made once more. The answers are by the key of the question; first answers
+        stay.
 
         Raises:
             TasksClientError: There is no such call, or another client has it.
-            ValueError: An answer is none to its question. None of them was taken.
+            ValueError: An answer does not fit its question. None of them was taken.
         """
         call = await self._recovery.find_record(record_id)
         if call is None or call.record.tool != tool_call.name:
@@ -198,7 +185,7 @@ class Endpoint:
             on_unknown: Under a key, what to do about an earlier call whose reply was lost.
             listeners: Told of each changed snapshot.
             begun: Gets the call, before it is waited for.
-            context: What the caller brings along.
+            context: Of the caller; see :mod:`mcp_tasks_client.sessions.base`.
 
         Raises:
             TasksClientError: The call is parked, or was not made.
@@ -224,16 +211,16 @@ class Endpoint:
         timeout_excludes_questions: bool = False,
         listeners: Sequence[OnUpdate],
     ) -> CallToolResult:
-        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
+        """Wait for the result of a task that the reply to another client's ``tools/call`` has created.
 
         The task is journaled before anything else. The result is not checked against the output schema.
 
         Args:
             created: The task, as the reply to ``tools/call`` describes it.
-            tool: What was called.
+            tool: The name of the tool.
             label: A short text for people.
             timeout: Seconds to wait; ``None`` waits as long as it takes.
-            timeout_excludes_questions: Whether the time does not count in which somebody is asked.
+            timeout_excludes_questions: Whether the time does not count in which the host is asked.
             listeners: Told of each changed snapshot.
 
         Raises:
@@ -244,7 +231,7 @@ class Endpoint:
         call = begin_with_task(self._store, self._maker.make(tool, now, label=label), first)
         self._store.remember_unsaved(call)
         try:
-            # The driver begins before anything is waited for. It commits the task, whatever its caller does.
+            # The driver begins before anything is waited for. It commits the task, though its caller may go.
             if timeout is None:  # without a scope for each call that waits
                 await self._wait_for_end(call, listeners)
             else:
@@ -302,12 +289,7 @@ class Endpoint:
             await self.let_go(call)
 
     def hold(self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Have a call driven until :meth:`let_go`.
-
-        Args:
-            call: Which.
-            listeners: Told of each changed snapshot.
-            context: What the caller brings along.
+        """Have a call driven until :meth:`let_go`. The listeners are told of each changed snapshot.
 
         Raises:
             TasksClientError: The client is closed.
@@ -326,7 +308,7 @@ class Endpoint:
         call.remove_waiter(listeners, context)
         if call.wanted:
             return
-        call.error_told = True  # whoever comes next has the call begun anew
+        call.error_told = True  # the next caller has the call begun anew
         self.engine.stop(call)
         if not self.engine.in_background and (call.driver is not None or not call.over):
             await run_to_its_end(self.engine.wait_for_stop, call, self._runner)
@@ -341,13 +323,13 @@ class Endpoint:
         """Wait, while the call is held, until it is over, or a condition is met before that.
 
         Raises:
-            Exception: What parked the call; a copy, since several callers may wait for one call.
+            Exception: The error that parked the call; a copy, since several callers may wait for one call.
         """
         if call.error is not None and not call.error_told:
             await self._store.learn_end(call)  # it is an old story, and another client may have gone on since
         while not call.over and not until(call):
             if call.driver is None:
-                self.engine.drive(call, self._runner)  # whoever had it driven has gone
+                self.engine.drive(call, self._runner)  # the caller that had it driven has gone
             await call.change()
         if not call.record.finished and call.error is not None:
             call.error_told = True
@@ -363,9 +345,7 @@ class Endpoint:
     async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
         """Give the host the outcome of a finished call, and only then note that the host has it.
 
-        Args:
-            call: The call.
-            deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
+        Until the deadline the output schema may be asked for; ``None`` leaves the result unchecked.
 
         Raises:
             TasksClientError: The end is an error.
@@ -376,10 +356,6 @@ class Endpoint:
 
     async def read(self, call: LiveCall, deadline: float | None) -> CallToolResult:
         """The result of a finished call, checked as by :meth:`deliver`. Only an error counts as delivered.
-
-        Args:
-            call: The call.
-            deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
 
         Raises:
             TasksClientError: The end is an error.
@@ -421,11 +397,11 @@ class Endpoint:
             )
 
     async def acknowledge_record(self, scope: Scope, record_id: str) -> None:
-        """The same for a call that is known by its record; see :meth:`TasksClient.acknowledge`.
+        """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
 
         Raises:
             TasksClientError: As :meth:`acknowledge`.
-            ValueError: It is of another scope.
+            ValueError: The record is of another scope.
         """
         if scope != self.scope:
             raise ValueError(
@@ -453,7 +429,7 @@ class Endpoint:
         """Wait for the next poll of a call. It keeps the server's pace.
 
         Raises:
-            Exception: What parked the call, or what the poll failed with.
+            Exception: The error that parked the call, or that the poll failed with.
         """
         async with self.held(call):
             polls, call.refreshing = call.polls, call.refreshing + 1
@@ -468,8 +444,8 @@ class Endpoint:
         """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
 
         Raises:
-            SessionError: The server could not be told. What may pass is sent again with the polls; what the
-                server refused, only when the call is resumed.
+            SessionError: The server could not be told. After a failure that may pass, the polls send the wish
+                again; after a refusal, only :meth:`resume` does.
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open(call)
@@ -511,7 +487,7 @@ class Endpoint:
             wished = await run_to_its_end(begin)
         except TasksClientError:
             if call.driver is None:
-                await self._store.release_unfinished(call)  # whoever else takes the call up cancels it
+                await self._store.release_unfinished(call)  # the client that takes the call up cancels it
             raise
         if not wished:
             if call.driver is None:
@@ -543,11 +519,9 @@ class Endpoint:
             return [one for record in ours for one in await read_questions(journal, record, self)]
 
     async def take_answer(self, name: str, answer: JSONObject) -> None:
-        """Commit the answer to a question, whoever drives its call; see :meth:`Question.answer`.
+        """Commit the answer to a question of any call of this scope; see :meth:`Question.answer`.
 
-        Args:
-            name: The ``question_id``.
-            answer: In its form on the wire.
+        ``name`` is the ``question_id``. The answer is in its form on the wire.
 
         Raises:
             ValueError: It is no ``question_id``.
@@ -613,7 +587,7 @@ class Endpoint:
         """Have calls driven in the background that were taken."""
         for call in calls:
             if call.driver is None:
-                call.error = None  # taken up again, whatever it was parked for
+                call.error = None  # taken up again, for whichever reason it was parked
             call.in_background = not call.over
         for number, call in enumerate(calls, 1):
             self.drive_in_background(call)
@@ -636,7 +610,7 @@ class Endpoint:
         return call
 
     async def records(self, *, pending: bool) -> list[TaskRecord]:
-        """What the journal knows of this endpoint and principal; see :meth:`TasksClient.records`."""
+        """The journal's records of this endpoint and principal; see :meth:`TasksClient.records`."""
         return await self.engine.journal.records(self.scope, pending=pending)
 
     async def prune(self, older_than_s: float | None) -> int:

@@ -46,17 +46,17 @@ class Engine:
     """Drives calls, and keeps the journal open for them. Knows no session.
 
     Args:
-        journal: Where states go first.
+        journal: Written before anything is done.
         policy: Latency against load.
-        on_abandon: What happens to the task of a call that nobody waits for any more.
+        on_abandon: What happens to the task of a call that has lost its last caller.
         output_schema: What becomes of a result that does not match its tool's output schema.
-        application: Whose the calls are; ``None`` is everybody's.
+        application: Of the calls; ``None`` is everybody's.
         handle_of: Makes the handle that errors about a call carry.
         environment: Clock, jitter, process and observer.
 
     Attributes:
         tasks: The event-loop tasks that this engine has started.
-        bells: Rung when a call is not driven any more, and with ``None`` when the engine is left.
+        bells: Rung when the driver of a call has ended, and with ``None`` when the engine is left.
 
     Raises:
         ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
@@ -122,7 +122,7 @@ class Engine:
     async def open_journal(self) -> None:
         """Have the journal open until :meth:`leave_journal`, or until the engine is left if it was entered.
 
-        What could not be committed before is committed first.
+        Events and states that could not be committed before are committed first.
 
         Raises:
             JournalError: It cannot be opened.
@@ -150,12 +150,7 @@ class Engine:
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
     def drive(self, call: LiveCall, runner: Runner) -> None:
-        """See to it that a call is driven.
-
-        Args:
-            call: Which.
-            runner: Drives it, unless another one does already.
-        """
+        """See to it that a call is driven: by the runner, unless another one does already."""
         if call.record.finished or (call.error is not None and not call.error_told):
             return  # what parked the call while nobody listened is told first
         if call.error is not None:
@@ -166,6 +161,7 @@ class Engine:
             call.attempt.wait_on()
         if call.driver is None:
             call.driver = self.tasks.start(partial(self._run, call, runner), partial(self._note_end, call))
+            self.store.note_driver(call)
 
     def stop(self, call: LiveCall) -> None:
         """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""
@@ -187,11 +183,11 @@ class Engine:
         driver = call.driver
         assert driver is not None
         try:
-            with anyio.CancelScope(shield=True):  # a task ID is committed, whoever has gone
+            with anyio.CancelScope(shield=True):  # a task ID is committed, though its caller has gone
                 await self.open_journal()
             try:
                 await runner.drive(call)
-                with anyio.CancelScope(shield=True):  # whoever waited may have gone
+                with anyio.CancelScope(shield=True):  # the caller may have gone
                     await self._prune_now_and_then()
             finally:
                 self.leave_journal()
@@ -215,6 +211,7 @@ class Engine:
     def _note_end(self, call: LiveCall, driver: anyio.CancelScope) -> None:
         if call.driver is driver:
             call.driver = None
+            self.store.note_driver(call)
             call.publish()
             self._ring(call)
 
@@ -225,9 +222,9 @@ class Engine:
     # ── what outlasts its caller ──────────────────────────────────────────────────────────────
 
     async def outlast(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run ``work()`` in the present task, whatever is cancelled, until the engine is left.
+        """Run ``work()`` in the present task, though that be cancelled, until the engine is left.
 
-        It is then given ``PollPolicy.cancel_timeout_s``.
+        The work is then given ``PollPolicy.cancel_timeout_s``.
 
         Returns:
             Whether it came to its end in time.
@@ -275,9 +272,9 @@ class Engine:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End what runs, own nothing any more, and commit what could not be committed before.
+        """End what runs, release all calls, and commit what could not be committed before.
 
-        What the journal refuses is logged.
+        A refusal of the journal is logged.
         """
         self._closed = True
         self._ring(None)

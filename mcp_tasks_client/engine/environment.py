@@ -1,4 +1,4 @@
-"""What an engine is given from outside: time, chance, process, and who observes calls."""
+"""The surroundings of an engine: time, chance, process, and the observer of calls."""
 
 from __future__ import annotations
 

@@ -26,13 +26,7 @@ OnUnknown: TypeAlias = Literal["raise", "resend"]
 
 
 class Idempotency:
-    """Begins calls. Under a key the intent is journaled before anything is sent.
-
-    Args:
-        store: Claims keys.
-        maker: Makes records.
-        environment: Knows the time.
-    """
+    """Begins calls. Under a key the intent is journaled before anything is sent."""
 
     def __init__(self, store: CallStore, maker: RecordMaker, environment: Environment) -> None:
         self._store = store
@@ -45,7 +39,7 @@ class Idempotency:
         Raises:
             IdempotencyConflictError: The key belongs to another tool or other arguments.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
-            OvertakenError: What the key stood for was taken back just then; begin again.
+            OvertakenError: The key's call was taken back just then; begin again.
             JournalError: The intent could not be journaled.
             ValueError: ``key``, ``on_unknown`` or the label makes no sense.
         """
@@ -64,7 +58,7 @@ class Idempotency:
         )
         call = self._store.new_call(record, tool_call)
         call.next_send = SendCall()
-        # Added first: whoever finds the record in the journal must find the live call here.
+        # Added first: a caller that finds the record in the journal must find the live call here.
         self._store.add(call)
         if key is None:
             return call

@@ -1,7 +1,7 @@
-"""What others leave in the journal for the calls that are driven here: answers, and wishes to cancel.
+"""Instructions of others in the journal for the calls that are driven here: answers, and wishes to cancel.
 
-The journal is listened to while any call is driven. It rings for the driver of the call, which reads what was
-left; so does whoever puts the next form, since the driver may wait for a reply.
+The journal is listened to while any call is driven. It rings for the driver of the call, which reads the
+instructions. :class:`Prompts` reads them before each form, since the driver may wait for a reply.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ __all__ = ["Instructions"]
 
 
 class Instructions:
-    """The instructions for the calls of one endpoint.
-
-    Args:
-        store: Has the journal, and forgets what means nothing any more.
-        clock: Stamps the events.
-    """
+    """The instructions for the calls of one endpoint."""
 
     def __init__(self, store: CallStore, clock: Clock) -> None:
         self._store = store
@@ -66,7 +61,7 @@ class Instructions:
                 self._driven[record_id].instruct()
 
     async def read(self, call: LiveCall) -> list[AnswerReady | CancelRequested]:
-        """What has been left for a call until now, as events. What means nothing any more is forgotten.
+        """The instructions that were left for a call until now, as events. A pointless one is forgotten.
 
         Raises:
             JournalError: The journal could not be read or written.

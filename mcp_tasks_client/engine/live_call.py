@@ -94,9 +94,9 @@ class LiveCall:
     """One call, from the moment at which it is made or taken up.
 
     Attributes:
-        record: What is known, and journaled as far as it has to be.
-        tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
-        ownership: Who may write the record.
+        record: All that is known of the call, journaled as far as it has to be.
+        tool_call: The tool and its arguments; ``None`` for a task that was resumed or attached.
+        ownership: Whether the record is ours to write, another client's, or nobody's.
         journaled: Whether the journal has the record, as far as is known here.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.
@@ -109,7 +109,7 @@ class LiveCall:
             that begins here. The driver applies them first of all, and the store once more when it closes.
         due: When the next poll is due, by the monotonic clock.
         error: Why the call is parked; ``None`` while it is driven, and once it is finished.
-        listeners: Told of each changed snapshot, by whoever takes the step.
+        listeners: Told of each changed snapshot, where its step is taken.
         error_told: Whether anybody has been told of the error. The next waiter starts the call anew then.
         instructed: Whether the journal has instructions for the driver, as far as is known here.
         followed: True if another client has owned the call since ``tools/call`` was last sent here.
@@ -204,14 +204,14 @@ class LiveCall:
 
     @property
     def context(self) -> object:
-        """What the newest of those who wait brings along, or else whoever made the call. Opaque here."""
+        """The context of the newest caller that waits, or else of the one that made the call. Opaque here."""
         if self._contexts:
             return self._contexts[-1]
         return None if self.tool_call is None else self.tool_call.context
 
     @property
     def ref(self) -> TaskRef:
-        """What the session needs to reach the task."""
+        """The task as the session needs it for a request."""
         state = self.record.state
         assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
         return TaskRef(state.task.task_id, state.session_data, self.context)
@@ -252,7 +252,7 @@ class LiveCall:
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 
     def take_in_hand(self) -> InHand:
-        """What one more handle of the call has to hold on to."""
+        """The object that one more handle of the call has to hold on to."""
         in_hand = None if self._in_hand is None else self._in_hand()
         if in_hand is None:
             in_hand = InHand()
@@ -260,11 +260,11 @@ class LiveCall:
         return in_hand
 
     def add_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Count one more who waits for the call.
+        """Count one more caller that waits for the call.
 
         Args:
             listeners: Told of each changed snapshot, until :meth:`remove_waiter`.
-            context: What the caller brings along; ``None`` if nothing. That of the newest waiter is used.
+            context: Of the caller; ``None`` if it has none. The newest waiter's is used.
         """
         self.waiters += 1
         self.listeners = (*self.listeners, *listeners)
@@ -272,7 +272,7 @@ class LiveCall:
             self._contexts = (*self._contexts, context)
 
     def remove_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Count one less who waits for the call. Takes what :meth:`add_waiter` was given."""
+        """Count one caller less. Takes what :meth:`add_waiter` was given."""
         self.waiters -= 1
         # Each once, since two waiters may have given the same.
         self.listeners = _without(self.listeners, listeners)
@@ -292,10 +292,9 @@ class LiveCall:
         return self._changed.wait()
 
     def count_poll(self, failed: Exception | None = None) -> None:
-        """Count a poll that has ended. Only those who wait for just that are woken.
+        """Count a poll that has ended, or failed with this error.
 
-        Args:
-            failed: What it failed with.
+        Only the callers that wait for just that are woken.
         """
         self.polls += 1
         self.poll_failed = failed
@@ -303,7 +302,7 @@ class LiveCall:
             self.publish()
 
     def park(self, error: Exception) -> None:
-        """Stop driving for a reason that whoever waits has to hear. The task lives on."""
+        """Stop driving, for a reason that every waiting caller has to hear. The task lives on."""
         log_park(self.record, error)
         self.error, self.error_told = error, False
         self.stop_asking()
@@ -329,7 +328,7 @@ class LiveCall:
             prompt.cancel()
 
     def withdraw(self, key: str) -> None:
-        """Withdraw one question that is before the host: somebody else has answered it."""
+        """Withdraw one question that is before the host: it was answered elsewhere."""
         if self.asked and key in self.asked:
             self.asked[key].cancel()
 

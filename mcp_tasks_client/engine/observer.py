@@ -1,8 +1,8 @@
-"""Who is told of each step of each call, whichever way the call came: its driving, its commits, its sends.
+"""The observer of each step of each call: its driving, its commits, its sends. Each way in has the same.
 
 Each step is a *point*, and it matters if a process is stopped just there. So the probes of the tests are
 observers (:class:`mcp_tasks_client.testing.FaultPlan` stops, kills, delays or fails a client at a point), and
-so is whatever logs, counts or traces calls.
+so are logs, counters and traces of calls.
 """
 
 from __future__ import annotations
@@ -99,11 +99,7 @@ class HasRecord(Protocol):
 
 
 class ObservedSteps:
-    """Does each step, and has the observer told.
-
-    Args:
-        observer: Who is told; may be ``None``.
-    """
+    """Does each step, and tells the observer of it, if there is one."""
 
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer

@@ -40,7 +40,8 @@ async def read_outcome(
     Args:
         record: Of the call.
         session: Knows the tool's output schema; ``None`` if nothing can be asked any more.
-        deadline: Until when the schema may be asked for; ``None`` leaves the result unchecked.
+        deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
+            result unchecked.
         context: Of the call.
         output_schema: What becomes of a result that does not match it.
 
@@ -113,10 +114,10 @@ async def read_raw_outcome(
 
 
 def as_rpc_error(error: TasksClientError) -> RpcError:
-    """What a host is told that waits for a JSON-RPC reply: the server's own words, if the server sent it.
+    """The JSON-RPC error for a host that waits for a reply: the server's own words, if the server sent it.
 
-    Not a result with ``isError``. That counts as what the tool said: hosts hand it to their model, which may
-    call again. An error of ours is for whoever runs the host, and hosts raise or log a JSON-RPC error.
+    Not a result with ``isError``. It counts as the word of the tool: hosts hand it to their model, which may
+    call again. An error of ours is for the people who run the host, and hosts raise or log a JSON-RPC error.
     """
     if isinstance(error, TaskFailedError) and error.code is not None:
         return RpcError(error.code, error.message, error.data)

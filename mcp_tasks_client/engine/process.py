@@ -74,7 +74,7 @@ def _current(pid: int) -> tuple[str, str, str, int, float]:
 
 
 def _program() -> str:
-    """What people would call this program: the module of ``python -m``, else its script."""
+    """The name that people would call this program: the module of ``python -m``, else its script."""
     module = getattr(sys.modules.get("__main__"), "__spec__", None)
     if module is not None:
         return str(module.name).removesuffix(".__main__")

@@ -1,12 +1,12 @@
-"""Who drives what: an owner is one client, and a lease stands for its whole process.
+"""Owners and their leases: an owner is one client, and a lease stands for its whole process.
 
 The journal lets an owner write only the records that it took last. The *lease* is kept once per process
 and journal, however many clients and calls there are, and the journal itself renews it in time. An
 owner is gone when its client has closed or was dropped, its process has ended, or, where the process cannot
 be seen from here (another host, another container), when its lease has run out.
 
-The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that nothing
-of a client stays that was dropped without being closed.
+The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that a client
+that was dropped without being closed leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class _Store:
 
 class ProcessLease:
     """The lease of this process in one journal, shared by all of its clients there.
-
-    Args:
-        journal: The ``identity`` of the journal that keeps the lease.
-        process: The process that we are.
-        environment: Clock, and how long a lease lasts.
 
     Attributes:
         owners: The names of the clients that hold it. A finalizer may take one out at any time.
@@ -136,14 +131,14 @@ class ProcessLease:
 
     @property
     def lease_id(self) -> str:
-        """Which lease it is, in the journal."""
+        """The lease's name in the journal."""
         return self._lease_id
 
     async def enrol(self, journal: Journal) -> None:
-        """Store a lease that lasts, before anything is owned. Of many who come at once one stores it.
+        """Store a lease that lasts, before anything is owned. Of many callers at once, one stores it.
 
         Raises:
-            JournalError: It could not be stored, by whichever of them.
+            JournalError: It could not be stored, also where another caller has tried.
         """
         # An event loop waits for its own stores only. A second loop stores the lease once more.
         here = threading.get_ident(), on_asyncio()
@@ -155,7 +150,7 @@ class ProcessLease:
             await store.ended.wait()
             if store.error is not None:
                 raise copy(store.error)
-            # Else it is stored; or whoever stored it was cancelled, and another one has to.
+            # Else it is stored; or the caller that stored it was cancelled, and another one has to.
 
     async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
         store = self._storing[here] = _Store()
@@ -172,7 +167,7 @@ class ProcessLease:
             store.ended.set()
 
     def due(self) -> Lease | None:
-        """The lease to store now; ``None`` while it is not time, or no client holds it any more."""
+        """The lease to store now; ``None`` while it is not time, or no client holds it."""
         with _lock:
             if not self.owners or self._renewed_at is None:
                 return None
@@ -216,13 +211,10 @@ class ProcessLease:
     # ── judging others ────────────────────────────────────────────────────────────────────────
 
     async def gone(self, journal: Journal, *names: str, of_process: bool = False) -> set[str]:
-        """Which owners are gone.
+        """The owners that are gone: among the names, or without names among all owners of records.
 
-        Args:
-            journal: Knows their leases.
-            names: Of these; without names, of all who own a record.
-            of_process: Whether a record that an open client has left to this process still has an owner. It
-                has none where any client of the process may take it.
+        ``of_process`` decides about a record that an open client has left to this process: whether it still
+        has an owner. It has none where any client of the process may take it.
         """
         now, at = self._clock.time(), self._clock.monotonic()
         owners = await journal.owners(*names)
@@ -251,7 +243,7 @@ class ProcessLease:
         because this process was suspended.
 
         Args:
-            lease: What the journal says.
+            lease: As the journal has it.
             now: When that was read, in seconds since the epoch.
             at: The same moment, by the monotonic clock.
             since_s: Seconds that reading took.
@@ -262,7 +254,7 @@ class ProcessLease:
             until = seen.until
         else:
             until = at + min(since_s + lasts_s, lease.expires_at - now)
-            if seen is not None:  # then it was renewed since, whatever the wall clock says
+            if seen is not None:  # then it was renewed since, though the wall clock say otherwise
                 until = max(until, seen.at + lasts_s)
         if until < at:
             self._sightings.pop(lease.lease_id, None)

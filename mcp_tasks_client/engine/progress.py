@@ -38,13 +38,9 @@ def tell_progress(progress: ProgressCallback) -> OnUpdate:
 
 
 class Progress:
-    """Tells the host how the task of one call gets on.
+    """Tells the host how the task of one call gets on, under the token of the host's request.
 
     The numbers grow. A server that counts itself takes over with its first number, which may be below ours.
-
-    Args:
-        token: Of the host's request.
-        send: Sends a JSON-RPC notification to the host.
     """
 
     def __init__(self, token: RequestId, send: Callable[[JSONObject], object]) -> None:
@@ -78,11 +74,7 @@ class Progress:
 
 
 class ProgressByToken:
-    """The progress of all calls of a host, where the server's own passes to the host as well.
-
-    Args:
-        send: Sends a JSON-RPC notification to the host.
-    """
+    """The progress of all calls of a host, where the server's own passes to the host as well."""
 
     def __init__(self, send: Callable[[JSONObject], object]) -> None:
         self._send = send
@@ -90,10 +82,9 @@ class ProgressByToken:
 
     @contextmanager
     def telling(self, token: RequestId | None) -> Iterator[Sequence[OnUpdate]]:
-        """Give what is to be told of the snapshots of one call, for the length of the block.
+        """Give the listeners to the snapshots of one call, for the length of the block.
 
-        Args:
-            token: Of the host's request; ``None`` if the host wants no progress.
+        None listens if the ``token`` is ``None``: the host wants no progress.
         """
         if token is None:
             yield ()

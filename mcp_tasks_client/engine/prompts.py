@@ -1,6 +1,6 @@
 """The questions of one call before the host: elicitations one after another, everything else at once.
 
-A person has one form before them at a time. What a program answers (sampling, roots) does not wait for
+A person has one form before them at a time. A question to a program (sampling, roots) does not wait for
 that, since the server may have set a time limit of its own. A question that the server has withdrawn
 stays before the person until it is answered or the call ends; its answer is not sent.
 """
@@ -27,13 +27,10 @@ _ELICITATION: Final = "elicitation/create"
 
 
 class Prompts:
-    """A task group for the questions of one call. Leaving it waits for whatever is before somebody.
+    """A task group for the questions of one call. Leaving it waits for those that are before the host.
 
-    Args:
-        call: Whose questions.
-        requests: Puts them to the host.
-        step: Takes the step that an answer is, and does what follows from it.
-        heed: Does what others have left in the journal for the call, if anybody has.
+    ``step`` takes the step of an answer, and does what follows from it. ``heed`` does what others have left
+    in the journal for the call.
     """
 
     def __init__(
@@ -146,7 +143,7 @@ class Prompts:
                 return
         finally:
             self._end_work(prompt)
-        # The call parks for want of an answer. Whoever is before another question may finish it first.
+        # The call parks for want of an answer. A person with another question may finish that first.
         self._parks = True
         if call.asked:
             await self._rests.wait()

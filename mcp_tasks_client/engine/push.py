@@ -28,19 +28,15 @@ __all__ = ["Push"]
 logger = logging.getLogger("mcp_tasks_client")
 
 _MOST_WAITING: Final = 8
-"""Snapshots of one task that wait to be taken; whatever comes beyond is left to a poll."""
+"""Snapshots of one task that wait to be taken; further ones are left to a poll."""
 
 
 class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
     The session is heard in a task of its own. In the task of a call it would be cut when that call ends, and
-    what a server says just then, it may say only once.
-
-    Args:
-        requests: Makes events of snapshots.
-        tasks: Where the session is heard, and where the steps run.
-        step: Takes a step, and does what follows from it.
+    a server may say only once what it says just then. ``step`` takes the step of a snapshot, and does what
+    follows from it.
     """
 
     def __init__(

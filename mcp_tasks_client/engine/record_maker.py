@@ -20,14 +20,7 @@ _LONGEST_LABEL: Final = 200
 class RecordMaker:
     """Makes the records of the calls that begin at one endpoint.
 
-    Args:
-        scope: Under which the journal keeps them.
-        application: Whose they are; ``None`` is everybody's.
-        environment: Knows the process.
-
-    Attributes:
-        scope: As given.
-        application: As given.
+    An ``application`` of ``None`` is everybody's.
     """
 
     def __init__(self, scope: Scope, application: str | None, environment: Environment) -> None:
@@ -48,7 +41,7 @@ class RecordMaker:
         """A record of a call that nothing was sent for yet.
 
         Args:
-            tool: What is called; ``None`` if that is not known.
+            tool: Its name; ``None`` if that is not known.
             now: Wall clock, in seconds since the epoch.
             label: A short text for people.
             record_id: ``None`` draws one.

@@ -17,13 +17,7 @@ __all__ = ["Recovery", "begin_with_task"]
 
 
 class Recovery:
-    """Finds what the journal holds of one endpoint and principal.
-
-    Args:
-        store: Takes records.
-        maker: Makes the records of tasks that are new here, and says whose records are looked for.
-        environment: Knows the time.
-    """
+    """Finds the journal's records of one endpoint and principal. Makes the records of tasks that are new."""
 
     def __init__(self, store: CallStore, maker: RecordMaker, environment: Environment) -> None:
         self._store = store
@@ -34,8 +28,7 @@ class Recovery:
     async def take_pending(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
         """Take all that is pending, free, of no other application, and not looked after here. Oldest first.
 
-        Args:
-            delivered_within_s: Find besides what was delivered in these last seconds, and is kept.
+        ``delivered_within_s``: find besides the outcomes that were delivered in so many seconds and are kept.
         """
         free = await self.take_free()
         delivered = [] if delivered_within_s is None else await self._delivered(delivered_within_s)
@@ -46,14 +39,12 @@ class Recovery:
     async def take_free(self, limit: int | None = None, leave: Collection[str] = ()) -> Sequence[LiveCall]:
         """Take what is pending, free, and of no other application. Oldest first, with what is ours already.
 
-        Args:
-            limit: How much at most.
-            leave: The ``record_id`` of records that are left alone.
+        ``limit`` is how many at most. ``leave`` has the ``record_id`` of records that are left alone.
         """
         with self._store.remembering():
             pending = await self._store.take_pending(self._scope, self._maker.application, limit, leave)
         unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
-        # What was delivered here a moment ago is not pending any more.
+        # An outcome that was delivered here a moment ago is no longer pending.
         return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
 
     async def _delivered(self, within_s: float) -> Sequence[LiveCall]:
@@ -66,9 +57,7 @@ class Recovery:
     async def find(self, wanted: str | TaskReference, label: str | None) -> LiveCall:
         """The live call of a task that is known by its ID or reference.
 
-        Args:
-            wanted: The task.
-            label: For its record, if there is none yet.
+        The label is for its record, if there is none yet.
 
         Raises:
             ValueError: It is neither a task ID nor a reference; or the reference is another scope's, or there

@@ -6,37 +6,13 @@ import logging
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from typing import Final
 
 from mcp_types import URL_ELICITATION_REQUIRED
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from ..errors import SessionError, TaskFailedError
+from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
-from ..machine.events import (
-    AnswerReady,
-    AnswerUnavailable,
-    CallFailed,
-    CallLost,
-    CallRefused,
-    CallReturned,
-    CancelAcknowledged,
-    CancelFailed,
-    CancelRejected,
-    Event,
-    InputAsked,
-    Notified,
-    ObservationRefused,
-    Observed,
-    PollCut,
-    PollFailed,
-    Resumed,
-    TaskCreated,
-    TaskMissing,
-    Tick,
-    UpdateAcknowledged,
-    UpdateFailed,
-    UpdateRejected,
-)
 from ..machine.record import TaskRecord, reference_of
 from ..machine.states import Observing
 from ..protocol import JSONObject
@@ -53,6 +29,7 @@ from ..sessions.base import (
     Session,
     Snapshot,
 )
+from ..sessions.repetition import repeat
 from ..sessions.request_errors import TOO_MANY_REQUESTS, foreign_error
 from .call_log import log_question
 from .environment import Environment
@@ -63,15 +40,15 @@ __all__ = ["Requests"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
+"""Seconds before ``tasks/cancel`` is sent once more."""
+
 
 class Requests:
     """Sends requests and puts questions, for all calls of one endpoint.
 
-    Args:
-        session: Where requests go.
-        inputs: Who answers questions.
-        takes: Who takes the answers of those who answer later.
-        environment: Clock, jitter and observer.
+    ``takes`` commits the answers that come later, from elsewhere than a callback.
     """
 
     def __init__(
@@ -86,13 +63,8 @@ class Requests:
 
     async def call(
         self, call: LiveCall, send: SendCall, before_send: BeforeSend
-    ) -> tuple[Event, Exception | None]:
-        """Send ``tools/call``, once.
-
-        Args:
-            call: Whose request.
-            send: What this round adds to it.
-            before_send: Awaited when the request is about to be sent.
+    ) -> tuple[ev.Event, Exception | None]:
+        """Send ``tools/call``, once, with what this round adds to it.
 
         Returns:
             The event, and for a refused or lost call the error to tell the caller.
@@ -108,21 +80,21 @@ class Requests:
                 return self._call_refused(error), _refusal(error)
             urls = read_url_requests(error.data) if error.code == URL_ELICITATION_REQUIRED else None
             if urls is not None:
-                return InputAsked(requests=urls, request_state=None, now=self._clock.time()), None
+                return ev.InputAsked(requests=urls, request_state=None, now=self._clock.time()), None
             if error.code is not None and error.http_status not in GATEWAY_STATUSES:
-                return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
-            return CallLost(), error
+                return ev.CallFailed(code=error.code, message=error.remote_message, data=error.data), None
+            return ev.CallLost(), error
         match reply:
             case Returned(result):
-                return CallReturned(result=result), None
+                return ev.CallReturned(result=result), None
             case InputRequired(requests, state):
-                return InputAsked(requests=requests, request_state=state, now=self._clock.time()), None
+                return ev.InputAsked(requests=requests, request_state=state, now=self._clock.time()), None
             case Created(task, session_data):
                 now, jitter = self._clock.time(), self._jitter()
-                return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
+                return ev.TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
 
-    def _call_refused(self, error: SessionError) -> Event:
-        return CallRefused(
+    def _call_refused(self, error: SessionError) -> ev.Event:
+        return ev.CallRefused(
             for_good=error.code in REFUSED_CODES and not error.retryable,
             limited=error.http_status == TOO_MANY_REQUESTS,
             why=str(error),
@@ -131,11 +103,11 @@ class Requests:
             jitter=self._jitter(),
         )
 
-    async def get(self, call: LiveCall) -> tuple[Event, Exception | None]:
+    async def get(self, call: LiveCall) -> tuple[ev.Event, Exception | None]:
         """Send ``tasks/get``, once.
 
         Returns:
-            The event, and what the request failed with.
+            The event, and the error that the request failed with.
         """
         try:
             snapshot = await self._observed(call, GET, self.session.get, call.ref)
@@ -143,10 +115,10 @@ class Requests:
             if _is_unknown(error):
                 logger.debug("%s is not known to the server: %s", _name(call), error)
                 now, jitter = self._clock.time(), self._jitter()
-                return TaskMissing(message=error.remote_message, now=now, jitter=jitter), error
+                return ev.TaskMissing(message=error.remote_message, now=now, jitter=jitter), error
             if error.retryable:
                 logger.debug("%s will be polled again: %s", _name(call), error)
-                failed = PollFailed(
+                failed = ev.PollFailed(
                     why=str(error),
                     now=self._clock.time(),
                     jitter=self._jitter(),
@@ -157,7 +129,7 @@ class Requests:
         except Exception as error:
             foreign = foreign_error("tasks/get", error, "resume the task")
             return self._refused(foreign), foreign
-        observed = Observed(
+        observed = ev.Observed(
             task=snapshot.task,
             session_data=snapshot.session_data,
             now=self._clock.time(),
@@ -165,17 +137,17 @@ class Requests:
         )
         return observed, None
 
-    async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> Event:
+    async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> ev.Event:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
         try:
             session_data = await self._observed(call, UPDATE, self.session.update, call.ref, answers)
         except SessionError as error:
             if _is_unknown(error):
-                return UpdateRejected(keys=keys, message=error.remote_message)
+                return ev.UpdateRejected(keys=keys, message=error.remote_message)
             if error.retryable:
                 logger.debug("The answers to %s will be sent again: %s", _name(call), error)
-                return UpdateFailed(
+                return ev.UpdateFailed(
                     why=str(error),
                     keys=keys,
                     now=self._clock.time(),
@@ -185,52 +157,50 @@ class Requests:
             return self._refused(error)
         except Exception as error:
             return self._refused(foreign_error("tasks/update", error, "resume the task"))
-        return UpdateAcknowledged(keys=keys, session_data=session_data)
+        return ev.UpdateAcknowledged(keys=keys, session_data=session_data)
 
-    async def cancel(self, call: LiveCall) -> tuple[Event | None, SessionError | None]:
+    async def cancel(self, call: LiveCall) -> tuple[ev.Event | None, SessionError | None]:
         """Send ``tasks/cancel``; up to three times, since saying it twice does no harm.
 
         Returns:
-            The event, if there is one, and the error to tell whoever wants the task cancelled.
+            The event, if there is one, and the error for the caller that wants the task cancelled.
         """
 
         async def send() -> None:
             if isinstance(call.record.state, Observing):  # else a poll has found that it is over
                 await self._observed(call, CANCEL, self.session.cancel, call.ref)
 
-        back_off = wait_exponential(multiplier=0.1, max=1.0)
-        attempts = AsyncRetrying(
+        def may_go_again(error: SessionError) -> bool:
             # A server that wants to be left alone is not asked again before the time that it names. And a
             # client that is closing may have released the call meanwhile: another one may drive it by now.
-            retry=retry_if_exception(
-                lambda e: (
-                    call.ours and isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
-                )
-            ),
-            wait=lambda attempt: back_off(attempt) + 0.1 * self._jitter(),
-            stop=stop_after_attempt(3),
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
+            return call.ours and error.retry_after_s is None
+
         now = self._clock.time
         try:
-            await attempts(send)
+            await repeat(
+                send,
+                self._clock.sleep,
+                first_s=_FIRST_PAUSE_S,
+                longest_s=_LONGEST_PAUSE_S,
+                jitter=self._jitter,
+                may_go_again=may_go_again,
+            )
         except SessionError as error:
             if _is_unknown(error):
-                return CancelRejected(now=now()), None
+                return ev.CancelRejected(now=now()), None
             told = copy(error)
             told.__cause__ = error
             if not error.retryable:
                 return None, told
-            failed = CancelFailed(
+            failed = ev.CancelFailed(
                 why=str(error), now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s
             )
             return failed, told
         except Exception as error:
             return None, foreign_error("tasks/cancel", error, "resume the task")
-        return CancelAcknowledged(now=now()), None
+        return ev.CancelAcknowledged(now=now()), None
 
-    async def ask(self, call: LiveCall, ask: Ask) -> Event | None:
+    async def ask(self, call: LiveCall, ask: Ask) -> ev.Event | None:
         """Put one question to the host.
 
         Returns:
@@ -253,7 +223,7 @@ class Requests:
         try:
             answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
         except NoAnswerError as error:
-            return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+            return ev.AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
         return None if answer is None else self.take_answer(ask.key, answer)
 
     def open_questions(self, record: TaskRecord) -> list[Question]:
@@ -262,34 +232,34 @@ class Requests:
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 
-    def take_answer(self, key: str, answer: JSONObject) -> AnswerReady:
+    def take_answer(self, key: str, answer: JSONObject) -> ev.AnswerReady:
         """The host has answered a question."""
-        return AnswerReady(key=key, answer=answer, now=self._clock.time())
+        return ev.AnswerReady(key=key, answer=answer, now=self._clock.time())
 
-    def tick(self) -> Event:
+    def tick(self) -> ev.Event:
         """The wait for the next poll is over."""
-        return Tick(now=self._clock.time(), jitter=self._jitter())
+        return ev.Tick(now=self._clock.time(), jitter=self._jitter())
 
-    def notify(self, snapshot: Snapshot) -> Event:
+    def notify(self, snapshot: Snapshot) -> ev.Event:
         """A snapshot came unasked."""
-        return Notified(task=snapshot.task, session_data=snapshot.session_data, now=self._clock.time())
+        return ev.Notified(task=snapshot.task, session_data=snapshot.session_data, now=self._clock.time())
 
-    def fail_cancel(self) -> Event:
+    def fail_cancel(self) -> ev.Event:
         """``tasks/cancel`` got no answer in time."""
         why = "tasks/cancel got no answer in time"
-        return CancelFailed(why=why, now=self._clock.time(), jitter=self._jitter())
+        return ev.CancelFailed(why=why, now=self._clock.time(), jitter=self._jitter())
 
-    def cut_poll(self) -> Event:
+    def cut_poll(self) -> ev.Event:
         """A poll was cut off before its reply."""
-        return PollCut(now=self._clock.time())
+        return ev.PollCut(now=self._clock.time())
 
-    def _refused(self, error: Exception) -> Event:
-        return ObservationRefused(error=error, now=self._clock.time())
+    def _refused(self, error: Exception) -> ev.Event:
+        return ev.ObservationRefused(error=error, now=self._clock.time())
 
-    def resume(self, call: LiveCall) -> Event:
+    def resume(self, call: LiveCall) -> ev.Event:
         """The call is taken up again, by us or after another owner."""
         now, jitter = self._clock.time(), self._jitter()
-        return Resumed(now=now, jitter=jitter, due_is_exact=call.due_is_exact)
+        return ev.Resumed(now=now, jitter=jitter, due_is_exact=call.due_is_exact)
 
 
 def _refusal(error: SessionError) -> Exception:

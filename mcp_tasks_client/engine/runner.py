@@ -3,18 +3,18 @@
 ``Runner.drive`` is the whole story. It becomes the owner of the call, takes up what an earlier owner
 left, and then goes from state to state until the call is finished, parks, or nobody waits for it:
 
-- ``Calling``: send ``tools/call``, once, and take the step that its reply is;
+- ``Calling``: send ``tools/call``, once, and take the step of its reply;
 - ``Gathering``: put the server's questions to the host, or wait for a slot; then call again;
-- ``Observing``: wait until the next poll is due, poll, and take the step that the snapshot is. Questions
+- ``Observing``: wait until the next poll is due, poll, and take the step of the snapshot. Questions
   are before the host meanwhile, in a task group that is open only while there are any;
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
 
 While it waits, it heeds what others leave in the journal for the call: answers, and a wish to cancel.
 
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
-``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
-a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
-up. The coroutine runs in an event-loop task of the :class:`Engine`.
+``Runner.perform`` does what the machine says; the callers that wait are told. An event from the side (an
+answer, a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to
+look up. The coroutine runs in an event-loop task of the :class:`Engine`.
 """
 
 from __future__ import annotations
@@ -39,27 +39,11 @@ from ..errors import (
     TasksClientError,
 )
 from ..journal.row import driven_elsewhere
-from ..machine.actions import (
-    Action,
-    Ask,
-    Finish,
-    Forget,
-    Park,
-    Poll,
-    Publish,
-    Report,
-    Save,
-    SendAnswers,
-    SendCall,
-    SendCancel,
-    StopAsking,
-    Unanswered,
-    Wake,
-)
-from ..machine.events import AnswerReady, CallBegun, CallLost, CallRefused, CancelRequested, Event
+from ..machine import actions as act
+from ..machine import events as ev
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
-from ..policy import PollPolicy
+from ..policy import PollPolicy, growing_delay
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.task import Task
@@ -82,17 +66,12 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _FIRST_LOOK_S: Final = 0.15
 _LONGEST_LOOK_S: Final = 5.0
+_LOOK_GROWTH: Final = 1.5
 """Seconds between looks at a call that another client drives: half as many again each time."""
 
 
 class Runner:
     """Drives the calls of one endpoint.
-
-    Args:
-        store: Makes each step durable.
-        requests: Sends requests and puts questions.
-        policy: Latency against load.
-        environment: The clock by which everything waits.
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
@@ -117,7 +96,7 @@ class Runner:
     def drive(self, call: LiveCall) -> Awaitable[None]:
         """Drive a call until it is finished or parked. To stop before that, cancel the coroutine.
 
-        What ends the driving otherwise than by an end of the call is in ``call.error``.
+        If the driving ends otherwise than by an end of the call, ``call.error`` says why.
         """
         return self._observed(call, DRIVE, self._drive, call)
 
@@ -137,7 +116,7 @@ class Runner:
         except anyio.get_cancelled_exc_class():
             if not was_cancelled_from_inside():
                 raise
-            # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
+            # A session may be cancelled by its own host's code. The callers that wait must hear of it.
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
             await self.release(call)
@@ -146,26 +125,27 @@ class Runner:
                 await self.push.leave()
 
     async def release(self, call: LiveCall) -> None:
-        """Release a call that is not driven any more, so that others may go on with it."""
+        """Release a call that this runner no longer drives, so that others may go on with it."""
         if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
-            # It was not sent, since whoever wanted it has gone: its intent is taken back.
+            # It was not sent, since its caller has gone: its intent is taken back.
             with suppress(TasksClientError):
-                await self.store.apply(call, CallRefused())
+                await self.store.apply(call, ev.CallRefused())
         is_asked = isinstance(call.error, InputUnansweredError) and self._requests.inputs.leaves_questions
         await self.store.release_unfinished(call, to_process=is_asked)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look what becomes of the call, now and when told."""
-        look_s, is_followed = _FIRST_LOOK_S, False
+        looks, is_followed = 0, False
         while not (await self.store.take(call) or call.record.finished):
             call.followed = True
             call.publish()
             if not is_followed:
                 await self._instructions.follow(call)
                 is_followed = True
+            looks += 1
+            look_s = growing_delay(_FIRST_LOOK_S, looks, _LONGEST_LOOK_S, _LOOK_GROWTH)
             await call.wait_for_ring(self._clock, look_s)
             call.instructed = False  # what is left for the call is read once it is ours
-            look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
             call.count_poll()
 
     async def _take_up(self, call: LiveCall) -> None:
@@ -195,7 +175,7 @@ class Runner:
             if not call.journaled:
                 raise overtaken(call)  # it was refused, and nothing of it is kept
             # Another process has sent it and died.
-            await self.step(call, CallLost())
+            await self.step(call, ev.CallLost())
 
     async def _live(self, call: LiveCall) -> None:
         """Go from state to state until there is nothing left to do."""
@@ -232,27 +212,27 @@ class Runner:
         call.followed = False
         call.attempt = attempt = ToolCallAttempt()
         if is_being_cancelled():
-            attempt.cut(0.0)  # nobody waits for it any more
+            attempt.cut(0.0)  # its caller has gone
         try:
             event, error = await attempt.send(partial(self._requests.call, call, send))
         except anyio.get_cancelled_exc_class():  # the event loop ends: an attempt is shielded from all else
             if attempt.has_left:
-                await run_to_its_end(self.store.apply, call, CallLost())
+                await run_to_its_end(self.store.apply, call, ev.CallLost())
             else:
                 call.next_send = send  # its intent is taken back
             raise
         finally:
             call.attempt = None
-        if isinstance(event, CallRefused) and not attempt.has_left:
-            call.next_send = send  # for whoever waits again, or when what failed is mended
+        if isinstance(event, ev.CallRefused) and not attempt.has_left:
+            call.next_send = send  # for the next caller, or once the fault is mended
         unsent = call.next_send
         await self.step(call, event)
-        if isinstance(event, CallLost):
+        if isinstance(event, ev.CallLost):
             raise lost_reply(call.record, error)
-        if isinstance(event, CallRefused) and call.next_send is unsent and not call.record.finished:
+        if isinstance(event, ev.CallRefused) and call.next_send is unsent and not call.record.finished:
             if error is not None:
                 raise error
-            # It was taken back, because nobody waited. Whoever waits again has it sent after all.
+            # It was taken back, because no caller waited. The next caller has it sent after all.
             await anyio.lowlevel.checkpoint()
             return
         if isinstance(call.record.state, Observing):
@@ -275,7 +255,7 @@ class Runner:
             await self.store.settle(call)  # a cancellation may be committed just now
             stands = isinstance(call.record.state, Gathering)  # it may have been cancelled meanwhile
             if stands and call.next_send is send and not call.over:
-                await self.step(call, CallBegun())
+                await self.step(call, ev.CallBegun())
 
     async def _observe(self, call: LiveCall) -> None:
         """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
@@ -292,7 +272,7 @@ class Runner:
                     await self._poll_when_due(call)
 
     async def _wait_until_due(self, call: LiveCall) -> bool:
-        """Wait until a call is due, or rung for. What others have left in the journal is heeded then."""
+        """Wait until a call is due, or rung for. Instructions that others have left are heeded then."""
         if await call.wait_until_due(self._clock):
             return True
         await self._heed(call)
@@ -307,7 +287,7 @@ class Runner:
 
     # ── a step, and what follows from it ──────────────────────────────────────────────────────
 
-    async def step(self, call: LiveCall, event: Event) -> None:
+    async def step(self, call: LiveCall, event: ev.Event) -> None:
         """Take one step: commit what the event means, then do what is to be done."""
         await self.perform(call, await self.store.apply(call, event))
 
@@ -315,7 +295,7 @@ class Runner:
         """Take an answer that no callback has given."""
         await self._take_answer(call, self._requests.take_answer(key, answer))
 
-    async def _take_answer(self, call: LiveCall, event: AnswerReady) -> None:
+    async def _take_answer(self, call: LiveCall, event: ev.AnswerReady) -> None:
         actions = await self.store.apply(call, event)
         call.withdraw(event.key)  # before the answer is sent, which may take its time
         await self.perform(call, actions)
@@ -337,56 +317,56 @@ class Runner:
         events = await self._instructions.read(call)
         # Answers to questions that the host is being asked come last: each lets the next question be asked,
         # whose own answer may be among these events.
-        events.sort(key=lambda event: isinstance(event, AnswerReady) and event.key in (call.asked or ()))
+        events.sort(key=lambda event: isinstance(event, ev.AnswerReady) and event.key in (call.asked or ()))
         for event in events:
             match event:
-                case CancelRequested():
+                case ev.CancelRequested():
                     if await self.cancellation.wish(call, by_instruction=True):
                         await self.cancellation.send_and_log(call)
-                case AnswerReady():
+                case ev.AnswerReady():
                     await self._take_answer(call, event)
 
-    async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
+    async def perform(self, call: LiveCall, actions: tuple[act.Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""
         for action in actions:
             match action:
-                case Wake(after_s):
+                case act.Wake(after_s):
                     call.set_due(self._clock.monotonic() + after_s)
-                case Poll():
+                case act.Poll():
                     await self._poll(call)
-                case Ask():
+                case act.Ask():
                     call.asks = (*call.asks, action)
                     call.ring()
-                case StopAsking():
+                case act.StopAsking():
                     call.stop_asking()
-                case SendCall():
+                case act.SendCall():
                     call.next_send = action
                     call.set_due(self._clock.monotonic() + action.after_s)
-                case SendAnswers(answers):
+                case act.SendAnswers(answers):
                     await self._update(call, answers)
-                case SendCancel():
+                case act.SendCancel():
                     await self.cancellation.send_and_log(call)
-                case Publish(task):
-                    for listener in call.listeners:  # before those who wait, who may then be gone
+                case act.Publish(task):
+                    for listener in call.listeners:  # before the callers that wait, which may then be gone
                         await _tell(listener, task)
                     call.publish()
-                case Report(violation):
+                case act.Report(violation):
                     said = quote(violation, call.record.task_id)
                     logger.warning("The server broke the protocol for %r: %s", call.record, said)
-                case Finish():
+                case act.Finish():
                     if call.task_id is not None:
                         self._requests.session.forget(call.task_id)
                     call.ring()
                     call.publish()
-                case Park(reason):
+                case act.Park(reason):
                     call.park(self._park_error(call, reason))
-                case Save() | Forget():
+                case act.Save() | act.Forget():
                     raise AssertionError("the store has done this")
                 case _:
                     assert_never(action)
 
-    def _park_error(self, call: LiveCall, reason: Unanswered | Exception) -> Exception:
-        if not isinstance(reason, Unanswered):
+    def _park_error(self, call: LiveCall, reason: act.Unanswered | Exception) -> Exception:
+        if not isinstance(reason, act.Unanswered):
             return reason
         return _unanswered(call, reason, self._requests.open_questions(call.record))
 
@@ -409,9 +389,9 @@ class Runner:
             await self.step(call, await self._requests.update(call, answers))
 
 
-def _without_sends(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """What is to be done before a call is resumed. What there is to send is sent by resuming it."""
-    return tuple(action for action in actions if not isinstance(action, SendAnswers | SendCancel))
+def _without_sends(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
+    """The actions to do before a call is resumed. Resuming it sends what there is to send."""
+    return tuple(action for action in actions if not isinstance(action, act.SendAnswers | act.SendCancel))
 
 
 async def _tell(listener: OnUpdate, task: Task) -> None:
@@ -427,7 +407,7 @@ async def _tell(listener: OnUpdate, task: Task) -> None:
         logger.exception("on_update raised; the call goes on")
 
 
-def _unanswered(call: LiveCall, reason: Unanswered, questions: Sequence[Question]) -> Exception:
+def _unanswered(call: LiveCall, reason: act.Unanswered, questions: Sequence[Question]) -> Exception:
     if call.record.task_id is not None:
         then = "The task waits for it and can be resumed."
     elif any(map(is_url_key, reason.keys)):

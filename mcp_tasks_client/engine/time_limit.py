@@ -14,15 +14,10 @@ __all__ = ["TimeLimit"]
 
 
 class TimeLimit:
-    """Cancels a block when its seconds are over, as ``anyio.move_on_after`` does.
+    """Cancels a block when its seconds are over, as ``anyio.move_on_after`` does. ``None`` is no limit.
 
-    Args:
-        seconds: How many; ``None`` is no limit.
-        excludes_questions: Whether the time does not count in which a question of the call is before the host
-            in this process.
-
-    Attributes:
-        seconds: As given.
+    ``excludes_questions``: the time does not count in which a question of the call is before the host in
+    this process.
     """
 
     def __init__(self, seconds: float | None, *, excludes_questions: bool = False) -> None:

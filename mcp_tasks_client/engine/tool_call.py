@@ -1,4 +1,4 @@
-"""One ``tools/call``: sent at most once, whatever becomes of its caller.
+"""One ``tools/call``: sent at most once, also if its caller goes away.
 
 A caller that goes away before the request has left takes the call back, and nothing of it stays.
 After that the reply is waited for a little longer, since it may hold a task ID; without one the
@@ -43,10 +43,7 @@ class ToolCallAttempt:
     async def send(
         self, request: Callable[[BeforeSend], Awaitable[tuple[Event, Exception | None]]]
     ) -> tuple[Event, Exception | None]:
-        """Send the request once.
-
-        Args:
-            request: Sends it, having awaited what it is given right before.
+        """Send the request once. The request awaits what it is given right before it leaves.
 
         Returns:
             The event, and the error to tell the caller. A request that was cut is ``CallLost`` if it had
@@ -63,7 +60,7 @@ class ToolCallAttempt:
         return self._unanswered(), None
 
     def cut(self, grace_s: float) -> None:
-        """Nobody waits for the reply any more. Before the request has left it is taken back."""
+        """The last caller has gone. The request is taken back if it has not left."""
         if self.has_left:
             self._scope.deadline = anyio.current_time() + grace_s
         else:

@@ -47,7 +47,7 @@ async def read_result(
 
     Args:
         raw: As it came.
-        tool: What was called; ``None`` if that is not known.
+        tool: Its name; ``None`` if that is not known.
         task_id: Shortened, should a message quote it.
         session: Knows the tool's schema; ``None`` if nothing can be asked any more.
         deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
@@ -83,7 +83,7 @@ async def _find_fault(
     task_id: str | None,
     schema_of: Callable[..., Awaitable[JSONObject | None]],
 ) -> str | None:
-    """What is wrong with a result by its tool's output schema; ``None`` without a schema that can be used."""
+    """How a result breaks the output schema of its tool; ``None`` if it does not, or no schema is usable."""
     try:
         mismatch = await _find_mismatch(raw, await schema_of())
         if mismatch is not None:
@@ -143,7 +143,7 @@ def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
 async def _output_schema(
     tool: str, session: Session, deadline: float, context: object, *, fresh: bool = False
 ) -> JSONObject | None:
-    """What the tool promised to return, where that can be known soon enough."""
+    """The output schema of the tool, where it can be known soon enough."""
     with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)):
         try:
             described = await session.tool(tool, fresh=fresh, context=context)

@@ -1,1 +1,1 @@
-"""What hosts put into their own clients, so that tools may become tasks."""
+"""Parts that hosts put into their own clients, so that tools may become tasks."""

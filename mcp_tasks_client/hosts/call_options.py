@@ -33,7 +33,7 @@ _OURS: Final = frozenset({META_KEY, META_LABEL})
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What the blocks around a call give it."""
+    """The options that the blocks around a call give it."""
 
     key: str | None = None
     on_unknown: OnUnknown = "raise"
@@ -118,7 +118,7 @@ def call_label(label: str) -> Iterator[None]:
 
 
 class CallOptions(NamedTuple):
-    """What a call is made with that is not for the server."""
+    """The options of a call that are not for the server."""
 
     key: Any
     """An idempotency key, unless something that is none was given."""
@@ -137,13 +137,9 @@ def read_options(
     label: object = None,
     meta: Mapping[str, Any] | None = None,
 ) -> CallOptions:
-    """What a call is to be made with. What is ``None`` is left to ``meta``, then to the blocks around.
+    """The options of a call. One that is ``None`` is left to ``meta``, then to the blocks around.
 
-    Args:
-        key: As given to the call.
-        on_unknown: As given to the call; counts unless the key is that of the block.
-        label: As given to the call.
-        meta: The entries for ``_meta``.
+    ``on_unknown`` counts unless the key is that of the block.
     """
     meta, block = meta or {}, _CURRENT.get()
     if key is None:

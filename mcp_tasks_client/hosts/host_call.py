@@ -1,7 +1,7 @@
 """A ``tools/call`` of a host: read from a JSON-RPC message, and answered in the shape that it expects.
 
-What a host can read depends on the version of the protocol that its own session negotiated. The call itself
-is made in whichever version the server offers tasks in.
+The shapes that a host can read depend on the version of the protocol that its own session negotiated. The
+call itself is made in the version in which the server offers tasks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ASKED_BY: Final[Mapping[str, str]] = {
 def can_be_asked(request: JSONObject, declared: Mapping[str, Any]) -> bool:
     """Whether a host that declares these client capabilities can answer a server's request.
 
-    Raises nothing, whatever the server's request looks like.
+    A malformed request raises nothing.
     """
     method, params = request.get("method"), request.get("params")
     capability = ASKED_BY.get(method) if isinstance(method, str) else None
@@ -77,10 +77,10 @@ class HostCall:
     request_id: RequestId
     tool_call: ToolCall
     key: Any = None
-    """What stands as the idempotency key in ``_meta``, or else that of the block that the caller is in."""
+    """The idempotency key in ``_meta``, as it came, or else that of the block that the caller is in."""
 
     on_unknown: OnUnknown = "raise"
-    """What to do about an earlier call under the key whose reply was lost."""
+    """Whether an earlier call under the key, whose reply was lost, is an error or is sent again."""
 
     fault: str | None = None
     """Why a server would refuse the request; ``None`` if it would not."""
@@ -89,14 +89,14 @@ class HostCall:
     """Whether the host's session speaks 2026-07-28."""
 
     capabilities: JSONObject | None = field(default=None, repr=False)
-    """What the host declares in the request; ``None`` if it does so elsewhere, or not at all."""
+    """The host's capabilities in the request; ``None`` if it declares them elsewhere, or not at all."""
 
     client_info: JSONObject | None = None
     progress_token: RequestId | None = None
     reads_json: bool = True
     reads_events: bool = True
     record_id: str | None = None
-    """Of the call that this goes on with, such as one whose questions it answers; ``None`` begins one."""
+    """The call that this one goes on with, such as one whose questions it answers; ``None`` begins one."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
 
@@ -116,24 +116,17 @@ def read_message(content: bytes) -> JSONObject | None:
 
 
 def is_current(params: JSONObject, version: str = "") -> bool:
-    """Whether a request is one of a session at 2026-07-28 or later.
-
-    Args:
-        params: Of the request.
-        version: The ``MCP-Protocol-Version`` header; empty if there is none.
-    """
+    """Whether a request is one of a session at 2026-07-28 or later, by its params and its version header."""
     meta = params.get("_meta")
     said = meta.get(PROTOCOL_VERSION_META_KEY, version) if isinstance(meta, dict) else version
     return isinstance(said, str) and said >= PROTOCOL_VERSION  # versions are dates
 
 
 def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall | None:
-    """The call in a message; ``None`` if it is none, or one that the host sees through as a task itself.
+    """The call in a JSON-RPC message; ``None`` if there is none, or if the host sees through its task itself.
 
-    Args:
-        message: The JSON-RPC message.
-        version: The ``MCP-Protocol-Version`` header; empty if there is none.
-        accept: The ``Accept`` header.
+    ``version`` and ``accept`` are the headers ``MCP-Protocol-Version`` and ``Accept``; empty if they are not
+    there.
     """
     params = message.get("params")
     if message.get("method") != "tools/call" or not isinstance(params, dict):
@@ -175,7 +168,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
 
 
 def _find_fault(params: JSONObject, capabilities: object) -> str | None:
-    """What is wrong with the params of a call: where, and why. Answers are looked at with their questions."""
+    """The fault in the params of a call: where, and why. Answers are looked at with their questions."""
     answers = params.get("inputResponses") or {}
     if not (isinstance(answers, dict) and all(isinstance(answer, dict) for answer in answers.values())):
         return _fault("params.inputResponses", "Input should be an object of objects")

@@ -75,30 +75,24 @@ def make_limits(policy: PollPolicy) -> Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadeCall:
-    """What the host is told of a call."""
+    """The reply to the host of one call."""
 
     reply: Reply
     """The result or the error of its request."""
 
 
 class HostCalls:
-    """The calls of one host, each made in the task that asks for it.
-
-    Args:
-        engine: Drives the calls.
-    """
+    """The calls of one host, each made in the task that asks for it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._unread: dict[MadeCall, tuple[Endpoint, LiveCall]] = {}
 
     async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> MadeCall:
-        """Make a call, or go on with one, and see it through to what the host is told.
+        """Make a call, or go on with one, and see it through to the reply to the host.
 
-        Args:
-            call: The host's, whose tool call has what goes with its requests as its context.
-            endpoint: Where it is made.
-            listeners: Told of each changed snapshot.
+        The context of the call's own tool call goes with its requests. The listeners are told of each changed
+        snapshot.
 
         Raises:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
@@ -154,7 +148,7 @@ class HostCalls:
     async def _ask_or_refuse(
         self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
     ) -> Reply:
-        """What the host is told of a call that waits for an answer: the questions, if it reads those."""
+        """The reply to a host whose call waits for an answer: the questions, if the host reads those."""
         state = live.record.state
         questions: dict[str, JSONObject] = {}
         if isinstance(state, Observing | Gathering):
@@ -194,7 +188,7 @@ class HostCalls:
                 self._engine.leave_journal()
 
     async def aclose(self) -> None:
-        """Drop what was never read, once all calls have ended, and own nothing any more."""
+        """Drop the replies that were never read, once all calls have ended, and release everything."""
         for made in list(self._unread):
             await self.drop(made)
         await self._engine.aclose()

@@ -27,11 +27,7 @@ class HostContext:
 
 
 class HostInputs(Inputs):
-    """Leaves every question to the host.
-
-    Args:
-        declared: Client capabilities that the host's session declares.
-    """
+    """Leaves every question to the host, whose session declares these client capabilities."""
 
     leaves_questions = True
 
@@ -40,7 +36,7 @@ class HostInputs(Inputs):
 
     @property
     def capabilities(self) -> JSONObject:
-        """Those of the host's by which it can be asked."""
+        """The host's capabilities by which it can be asked."""
         return self._capabilities
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
@@ -63,7 +59,7 @@ class HostInputs(Inputs):
 
 
 def read_answer(request: JSONObject, answer: JSONObject | RpcError) -> JSONObject:
-    """What a host's session has replied to a question.
+    """The answer in the reply of a host's session to a question.
 
     Raises:
         NoAnswerError: It has refused, or its reply is no answer to the question.

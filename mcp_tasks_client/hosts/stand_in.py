@@ -1,4 +1,4 @@
-"""What hosts do with an MCP session besides calling tools: its words, said by a :class:`Session` of ours.
+"""The words of an MCP session besides calling tools, said by a :class:`Session` of ours.
 
 So a :class:`TasksClient` can be given where a framework takes a session. Results have the SDK's own shapes.
 """

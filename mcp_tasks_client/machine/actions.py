@@ -1,4 +1,4 @@
-"""What has to be done about an event. The machine only says so; the engine does it."""
+"""The actions that follow from an event. The machine only names them; the engine does them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SendCancel:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Show a changed snapshot to whoever follows the task."""
+    """Show a changed snapshot to the callers that follow the task."""
 
     task: Task
 

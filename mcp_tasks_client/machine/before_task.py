@@ -13,23 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
-from ..policy import PollPolicy, backoff_delay, doubled
+from ..policy import PollPolicy, backoff_delay, growing_delay
 from ..protocol.replies import is_url_key
-from .actions import Action, Finish, Forget, Park, Save, SendCall, StopAsking, Unanswered
-from .events import (
-    AnswerReady,
-    AnswerUnavailable,
-    CallAgain,
-    CallBegun,
-    CallFailed,
-    CallLost,
-    CallRefused,
-    CallReturned,
-    CancelRequested,
-    Event,
-    InputAsked,
-    Resumed,
-)
+from . import actions as act
+from . import events as ev
 from .input_requests import Questions, answer, ask_open, find_excess, find_new, is_answered, reopen
 from .states import (
     Calling,
@@ -62,24 +49,24 @@ _STATE_ONLY_DELAY_S: Final = 0.25
 """Seconds before the next round when the server asked nothing and only handed out state."""
 
 _TOLD_AT_MOST: Final = 500
-"""Characters of an error that are kept. Those of a host's own session may be of any length."""
+"""Characters of an error that are kept. An error of a host's own session may be of any length."""
 
 _LONGEST_VISIT_S: Final = 60.0
 """Seconds before a call goes again for which URLs were visited, at most. They grow from time to time."""
 
-Step: TypeAlias = tuple[State, tuple[Action, ...]]
+Step: TypeAlias = tuple[State, tuple[act.Action, ...]]
 StateT = TypeVar("StateT", Gathering, Observing)
 
 
 class ImpossibleEventError(AssertionError):
     """An event arrived in a state where it cannot happen: a defect of this package."""
 
-    def __init__(self, state: State, event: Event) -> None:
+    def __init__(self, state: State, event: ev.Event) -> None:
         super().__init__(f"{type(event).__name__} cannot happen in {type(state).__name__}")
 
 
 def advance_before_task(
-    state: Calling | Gathering | OutcomeUnknown, event: Event, policy: PollPolicy
+    state: Calling | Gathering | OutcomeUnknown, event: ev.Event, policy: PollPolicy
 ) -> Step:
     """The next state of a call that has no task yet, and what to do, in order.
 
@@ -97,43 +84,43 @@ def advance_before_task(
             assert_never(state)
 
 
-def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
+def _calling(state: Calling, event: ev.Event, policy: PollPolicy) -> Step:
     match event:
-        case CallReturned():
+        case ev.CallReturned():
             return _end(Completed(result=event.result))
-        case CallFailed():
+        case ev.CallFailed():
             return _end(Failed(code=event.code, message=event.message, data=event.data))
-        case CallRefused() if state.cancel_wanted:
+        case ev.CallRefused() if state.cancel_wanted:
             return _give_up(state)
-        case CallRefused():
+        case ev.CallRefused():
             before = state.gathered or _begun_anew(state)
             waiting = _wait_for_slot(before, event, policy) if event.limited else None
             if waiting is not None:
-                return waiting, (Save(), *_next_round(waiting, event.now))
+                return waiting, (act.Save(), *_next_round(waiting, event.now))
             if (before.questions or before.request_state is not None) and not event.for_good:
-                return replace(before, failure=None, waited_s=0.0), (Save(),)
+                return replace(before, failure=None, waited_s=0.0), (act.Save(),)
             # The refusal of this request says nothing about an earlier one, whose reply was lost.
-            return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
-        case CallLost():
-            return OutcomeUnknown(cancel_wanted=state.cancel_wanted), (Save(),)
-        case InputAsked():
+            return (OutcomeUnknown(), (act.Save(),)) if state.again else (state, (act.Forget(),))
+        case ev.CallLost():
+            return OutcomeUnknown(cancel_wanted=state.cancel_wanted), (act.Save(),)
+        case ev.InputAsked():
             return _gather(state, event)
-        case CancelRequested():
-            return replace(state, cancel_wanted=True), (Save(),)
-        case AnswerReady() | AnswerUnavailable():
+        case ev.CancelRequested():
+            return replace(state, cancel_wanted=True), (act.Save(),)
+        case ev.AnswerReady() | ev.AnswerUnavailable():
             return state, ()  # of a prompt that was withdrawn and could not be stopped
         case _:
             raise ImpossibleEventError(state, event)
 
 
-def _gather(state: Calling, event: InputAsked) -> Step:
+def _gather(state: Calling, event: ev.InputAsked) -> Step:
     """The server asks before it begins."""
     if state.cancel_wanted:
         return _give_up(state)
     wants_visits = any(map(is_url_key, event.requests))
     if state.round == MAX_ROUNDS and state.gathered is not None and wants_visits:
         why = f"the server wants URLs to be visited, though they were, {MAX_ROUNDS} times"
-        return state.gathered, (Save(), Park(Unanswered(tuple(event.requests), why)))
+        return state.gathered, (act.Save(), act.Park(act.Unanswered(tuple(event.requests), why)))
     if state.round == MAX_ROUNDS:
         return _end(Violated(message=f"The server put the call off {MAX_ROUNDS} times and never began it."))
     excess = find_excess((), event.requests)
@@ -146,7 +133,7 @@ def _gather(state: Calling, event: InputAsked) -> Step:
         gathering = replace(gathering, questions=(*_without_urls(gathering.questions), *questions))
     else:
         gathering = replace(gathering, questions=questions, request_state=event.request_state)
-    return gathering, (Save(), *asks, *_next_round(gathering))
+    return gathering, (act.Save(), *asks, *_next_round(gathering))
 
 
 def _begun_anew(state: Calling) -> Gathering:
@@ -154,7 +141,7 @@ def _begun_anew(state: Calling) -> Gathering:
     return Gathering(round=state.round, request_state=None, questions=(), again=state.again)
 
 
-def _wait_for_slot(state: Gathering, event: CallRefused, policy: PollPolicy) -> Gathering | None:
+def _wait_for_slot(state: Gathering, event: ev.CallRefused, policy: PollPolicy) -> Gathering | None:
     """The call goes again when the server may have a slot; ``None`` if that takes too long."""
     failure = count_failure(state.failure, event.why, event.now)
     wait_s = backoff_delay(None, failure.count, event.retry_after_s, policy, event.jitter)
@@ -170,41 +157,41 @@ def count_failure(last: LastFailure | None, why: str, now: float) -> LastFailure
     return replace(last, message=why[:_TOLD_AT_MOST], count=last.count + 1)
 
 
-def _gathering(state: Gathering, event: Event) -> Step:
+def _gathering(state: Gathering, event: ev.Event) -> Step:
     match event:
-        case AnswerReady():
+        case ev.AnswerReady():
             questions = answer(state.questions, event.key, event.answer)
             if questions == state.questions:
                 return state, ()  # not the first answer, so there is nothing to send for it either
             action = event.answer.get("action")
             if is_url_key(event.key) and action != "accept":
                 why = f"a URL has to be visited before the call, and the answer was {action!r}"
-                return park_unanswered(state, AnswerUnavailable(key=event.key, why=why, declined=True))
+                return park_unanswered(state, ev.AnswerUnavailable(key=event.key, why=why, declined=True))
             state = replace(state, questions=questions)
-            return state, (Save(), *_next_round(state))
-        case AnswerUnavailable() if is_answered(state.questions, event.key):
+            return state, (act.Save(), *_next_round(state))
+        case ev.AnswerUnavailable() if is_answered(state.questions, event.key):
             return state, ()  # by somebody else
-        case AnswerUnavailable():
+        case ev.AnswerUnavailable():
             return park_unanswered(state, event)
-        case CallBegun():
+        case ev.CallBegun():
             # From here on it is a call again: were its reply lost, the outcome would be unknown.
-            return Calling(round=state.round, gathered=state, again=state.again), (Save(),)
-        case CancelRequested():
+            return Calling(round=state.round, gathered=state, again=state.again), (act.Save(),)
+        case ev.CancelRequested():
             after, actions = _give_up(state)
-            return after, (Save(), StopAsking(), *(a for a in actions if not isinstance(a, Save)))
-        case Resumed():
+            return after, (act.Save(), act.StopAsking(), *(a for a in actions if not isinstance(a, act.Save)))
+        case ev.Resumed():
             questions = _without_urls(reopen(state.questions))
             if len(questions) < len(state.questions):
                 # They may have been visited meanwhile, or be out of date. The server says what holds now.
                 state = replace(state, round=0)
             questions, asks = ask_open(questions, [q.key for q in questions])
             state = replace(state, questions=questions)
-            return state, (Save(), *asks, *_next_round(state, event.now))
+            return state, (act.Save(), *asks, *_next_round(state, event.now))
         case _:
             raise ImpossibleEventError(state, event)
 
 
-def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
+def _next_round(state: Gathering, now: float = 0.0) -> tuple[act.Action, ...]:
     if any(question.unanswered for question in state.questions):
         return ()
     answers = {q.key: q.answer or {} for q in _without_urls(state.questions)}
@@ -213,42 +200,42 @@ def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
     slot_s = max(0.0, min(state.due_at - now, state.waited_s))
     if state.round > 1 and len(answers) < len(state.questions):
         # A person may have agreed to a visit that takes a while.
-        slot_s = doubled(_STATE_ONLY_DELAY_S, state.round - 2, _LONGEST_VISIT_S)
+        slot_s = growing_delay(_STATE_ONLY_DELAY_S, state.round - 1, _LONGEST_VISIT_S)
     after_s = slot_s if state.questions else max(slot_s, _STATE_ONLY_DELAY_S)
-    return (SendCall(answers, state.request_state, after_s),)
+    return (act.SendCall(answers, state.request_state, after_s),)
 
 
 def _without_urls(questions: Questions) -> Questions:
     return tuple(question for question in questions if not is_url_key(question.key))
 
 
-def _outcome_unknown(state: OutcomeUnknown, event: Event, policy: PollPolicy) -> Step:
+def _outcome_unknown(state: OutcomeUnknown, event: ev.Event, policy: PollPolicy) -> Step:
     match event:
-        case CallAgain():
-            return Calling(again=True), (Save(), SendCall())
-        case CallReturned() | CallFailed() | InputAsked():
+        case ev.CallAgain():
+            return Calling(again=True), (act.Save(), act.SendCall())
+        case ev.CallReturned() | ev.CallFailed() | ev.InputAsked():
             # A reply that came, or could be committed, only now.
             return _calling(Calling(again=True, cancel_wanted=state.cancel_wanted), event, policy)
-        case CancelRequested():
-            return replace(state, cancel_wanted=True), (Save(),)
-        case CallLost() | CallRefused():
+        case ev.CancelRequested():
+            return replace(state, cancel_wanted=True), (act.Save(),)
+        case ev.CallLost() | ev.CallRefused():
             return state, ()
-        case AnswerReady() | AnswerUnavailable() | Resumed():
+        case ev.AnswerReady() | ev.AnswerUnavailable() | ev.Resumed():
             return state, ()  # likewise late: the call was cancelled just before
         case _:
             raise ImpossibleEventError(state, event)
 
 
-def park_unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tuple[Action, ...]]:
+def park_unanswered(state: StateT, event: ev.AnswerUnavailable) -> tuple[StateT, tuple[act.Action, ...]]:
     """A question that the server waits for has no answer: the call is parked."""
-    parked = Park(Unanswered((event.key,), event.why, event.cause, event.declined))
-    return replace(state, questions=reopen(state.questions)), (StopAsking(), parked)
+    parked = act.Park(act.Unanswered((event.key,), event.why, event.cause, event.declined))
+    return replace(state, questions=reopen(state.questions)), (act.StopAsking(), parked)
 
 
 def _give_up(state: Calling | Gathering) -> Step:
     """The host wants the call cancelled, and it has not begun: nothing runs, unless an earlier send did."""
-    return (OutcomeUnknown(cancel_wanted=True), (Save(),)) if state.again else _end(Cancelled())
+    return (OutcomeUnknown(cancel_wanted=True), (act.Save(),)) if state.again else _end(Cancelled())
 
 
 def _end(outcome: Outcome) -> Step:
-    return Finished(outcome=outcome), (Save(), Finish())
+    return Finished(outcome=outcome), (act.Save(), act.Finish())

@@ -1,4 +1,4 @@
-"""What can happen to a tool call.
+"""The events of a tool call.
 
 Events carry the time and the jitter, so that the machine needs neither a clock nor a random source.
 Times are local wall clock in seconds since the epoch; ``jitter`` is a fraction from 0 to 1.
@@ -171,7 +171,7 @@ class UpdateAcknowledged:
 
     keys: tuple[str, ...] = field(repr=False)
     session_data: str | None = field(default=None, repr=False)
-    """That of the task from now on; ``None`` if it is what it was."""
+    """The ``session_data`` of the task from now on; ``None`` if it is unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

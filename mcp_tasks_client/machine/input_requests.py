@@ -70,9 +70,9 @@ _CHARACTERS: Final = 200
 
 
 def find_excess(questions: Questions, requests: JSONObject) -> str | None:
-    """Why the questions of a snapshot are refused, whatever they ask; ``None`` if they are not.
+    """Why the questions of a snapshot are too many or too large; ``None`` if they are not.
 
-    It is counted before anything is hashed, journaled or put to the host.
+    They are counted before anything is hashed, journaled or put to the host.
     """
     known = {q.key for q in questions}
     fresh = sum(key not in known for key in requests)
@@ -117,12 +117,12 @@ def find_new(questions: Questions, requests: JSONObject, now: float) -> Question
 
 
 def is_reused(questions: Questions, requests: JSONObject) -> bool:
-    """Whether a known key has another request now, at whatever stage: a violation to report."""
+    """Whether a known key has another request now, in any stage of its question: a violation to report."""
     return any(q.key in requests and _differs(q, requests[q.key]) for q in questions)
 
 
 def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
-    """Keys that have another request now. The answer to the first one is none to that: the call parks."""
+    """Keys that have another request now. The answer to the first request does not fit it: the call parks."""
     return tuple(
         q.key
         for q in questions
@@ -211,11 +211,11 @@ def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
 
 
 def watch_acknowledged(questions: Questions, outstanding: Collection[str], interval_s: float) -> Questions:
-    """Count how often polls have listed what was answered and acknowledged, and find what was lost.
+    """Count the polls that still list a question whose answer was acknowledged. A lost answer goes again.
 
     Args:
         questions: All of the call.
-        outstanding: What the server waits for, by the poll.
+        outstanding: Keys of the questions that the latest poll lists.
         interval_s: Seconds between polls.
     """
     patience = max(_LISTED_TO_RESEND, math.ceil(_LAG_S / interval_s) if interval_s else 0)
@@ -244,7 +244,10 @@ def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
 
 
 def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
-    """The server refused the answers to ``keys``, in these words. An answer that was sent again, it has."""
+    """The server refused the answers to ``keys``, in these words.
+
+    An answer that was sent again counts as acknowledged: the server has it from before.
+    """
     return tuple(
         (replace(q, stage="acknowledged") if q.listed else replace(q, stage="rejected", refusal=refusal))
         if _is_sent(q, keys)

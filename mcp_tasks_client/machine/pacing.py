@@ -50,14 +50,9 @@ def due_after_reply(
 ) -> Observing:
     """A snapshot arrived. The next poll is due at the server's pace, or at an early look.
 
-    Args:
-        state: As the snapshot leaves it.
-        now: Local wall clock, seconds.
-        jitter: A fraction, ``0 <= jitter <= 1``.
-        policy: Bounds, in seconds.
-        saved: Whether this step is journaled. If not, the next poll waits at least until the due time that
-            was set at the last ``Tick``, since another process may read that time from the journal.
-        first: Whether it is the snapshot of the creation.
+    If the step is not ``saved``, the next poll waits at least until the due time that was set at the last
+    ``Tick``, since another process may read that time from the journal. ``first`` is for the snapshot of the
+    creation.
     """
     look = early_look(state.poll_interval_ms, state.looks, policy)
     if look is not None:
@@ -74,7 +69,7 @@ def due_after_reply(
 def due_after_failure(
     state: Observing, now: float, jitter: float, retry_after_s: float | None, policy: PollPolicy
 ) -> Observing:
-    """A request failed, as the state says: back off, obey ``Retry-After``, take no early looks any more."""
+    """A request failed, as the state says: back off, obey ``Retry-After``, and take no more early looks."""
     assert state.failure is not None
     wait = backoff_delay(state.poll_interval_ms, state.failure.count, retry_after_s, policy, jitter)
     state = replace(state, looks=policy.early_looks)
@@ -86,7 +81,7 @@ def due_after_failure(
 
 
 def due_after_cancel(state: Observing, now: float) -> Observing:
-    """The server has answered the cancellation. The task is looked at within 5 s, whatever its hint."""
+    """The server has answered the cancellation. The task is looked at within 5 s, or sooner if it is due."""
     wait = max(min(_left(state.due_at, state.wait_s, now), _AFTER_CANCEL_S), quiet_left(state, now))
     return _due(state, now, wait)
 
@@ -96,13 +91,9 @@ def due_after_restart(
 ) -> Observing:
     """A call is taken up again. The due time that was set before counts.
 
-    Args:
-        state: As it was left.
-        now: Local wall clock, seconds.
-        jitter: Spreads the polls of many tasks that are all past due.
-        policy: Gives the interval, and how far to spread.
-        exact: False after a crash. Unchanged polls are not journaled, so the last one may have been
-            just now, and a due time that has passed says nothing.
+    The jitter spreads the polls of many tasks that are all past due. ``exact`` is false after a crash:
+    unchanged polls are not journaled, so the last one may have been just now, and a due time that has passed
+    says nothing.
     """
     silence = quiet_left(state, now)
     # Anchored anew, or a clock that was set back would begin it again at every restart.
@@ -136,7 +127,10 @@ def _until_expiry(state: Observing, now: float, wait_s: float, policy: PollPolic
 
 
 def _interval(state: Observing, policy: PollPolicy) -> float:
-    """Seconds between polls of a task of unknown age. Without a hint not those of a new one."""
+    """Seconds between polls of a task whose age is not known.
+
+    Without a hint it is a second at least: the short waits of the policy are for new tasks.
+    """
     interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
     return interval if state.poll_interval_ms else max(interval, _OF_OLD_TASKS_S)
 

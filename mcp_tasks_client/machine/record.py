@@ -207,11 +207,9 @@ class TaskRecord:
 
 
 def reference_of(record: TaskRecord, task_id: str | None = None) -> TaskReference:
-    """What finds the call of a record again.
+    """The reference by which the call of a record is found again.
 
-    Args:
-        record: Of the call.
-        task_id: Of its task, where the record does not know it yet.
+    ``task_id`` is that of a task which the record does not know yet.
     """
     return TaskReference(
         endpoint=record.scope.endpoint,
@@ -245,7 +243,7 @@ def dump_state(state: State) -> str:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """What is not JSON in a state: a snapshot, and the dataclasses. Results are never copied."""
+    """A snapshot or a dataclass of a state, as the members of a JSON object. Results are never copied."""
     if isinstance(value, Task):
         # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
         return {alias: getattr(value, name) for name, alias in _TASK_FIELDS if name in value.model_fields_set}

@@ -1,4 +1,4 @@
-"""What one tool call can be: the states of the machine, and how it can end.
+"""The states of one tool call, and the ways in which it can end.
 
 All of it is plain, frozen data that a journal can write down and read back; ``kind`` tells the
 members of a union apart.

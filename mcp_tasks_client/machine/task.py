@@ -40,7 +40,7 @@ Rules that hold for every step, and that the tests check on every step of every 
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
-What the *server* does against the protocol is reported once per kind, by ``Report``, and survived.
+A violation of the protocol by the *server* is reported once per kind, by ``Report``, and survived.
 """
 
 from __future__ import annotations
@@ -52,49 +52,9 @@ from typing import Final, assert_never
 from ..policy import PollPolicy, ttl_passed
 from ..protocol.replies import read_rpc_error
 from ..protocol.task import UNKNOWN, Task
-from .actions import (
-    Action,
-    Finish,
-    Park,
-    Poll,
-    Publish,
-    Report,
-    Save,
-    SendAnswers,
-    SendCancel,
-    StopAsking,
-    Unanswered,
-    Wake,
-)
+from . import actions as act
+from . import events as ev
 from .before_task import ImpossibleEventError, Step, advance_before_task, count_failure, park_unanswered
-from .events import (
-    AnswerReady,
-    AnswerUnavailable,
-    CallAgain,
-    CallBegun,
-    CallFailed,
-    CallLost,
-    CallRefused,
-    CallReturned,
-    CancelAcknowledged,
-    CancelFailed,
-    CancelRejected,
-    CancelRequested,
-    Event,
-    InputAsked,
-    Notified,
-    ObservationRefused,
-    Observed,
-    PollCut,
-    PollFailed,
-    Resumed,
-    TaskCreated,
-    TaskMissing,
-    Tick,
-    UpdateAcknowledged,
-    UpdateFailed,
-    UpdateRejected,
-)
 from .input_requests import (
     MAX_OPEN,
     Questions,
@@ -148,14 +108,14 @@ _PATIENCE: Final = 5
 """Unchanged snapshots of a task that waits, without a question, before that is reported."""
 
 
-def advance(state: State, event: Event, policy: PollPolicy) -> Step:
+def advance(state: State, event: ev.Event, policy: PollPolicy) -> Step:
     """The next state, and what to do, in order.
 
     Raises:
         ImpossibleEventError: The event cannot happen in this state.
     """
     match state:
-        case Calling() | OutcomeUnknown() if isinstance(event, TaskCreated):
+        case Calling() | OutcomeUnknown() if isinstance(event, ev.TaskCreated):
             return _create(state, event, policy)
         case Calling() | Gathering() | OutcomeUnknown():
             return advance_before_task(state, event, policy)
@@ -167,13 +127,13 @@ def advance(state: State, event: Event, policy: PollPolicy) -> Step:
             assert_never(state)
 
 
-def _create(before: Calling | OutcomeUnknown, event: TaskCreated, policy: PollPolicy) -> Step:
+def _create(before: Calling | OutcomeUnknown, event: ev.TaskCreated, policy: PollPolicy) -> Step:
     state = Observing(
         task=event.task, received_at=event.now, due_at=event.now, session_data=event.session_data
     )
     if event.attached:
-        return state, (Save(), Wake(0.0))
-    seed = Observed(task=event.task, now=event.now, jitter=event.jitter, session_data=event.session_data)
+        return state, (act.Save(), act.Wake(0.0))
+    seed = ev.Observed(task=event.task, now=event.now, jitter=event.jitter, session_data=event.session_data)
     if not before.cancel_wanted:
         return _observe(state, seed, policy, seed=True)
     # The host gave the call up while tools/call was in flight. The server is told now.
@@ -184,91 +144,91 @@ def _create(before: Calling | OutcomeUnknown, event: TaskCreated, policy: PollPo
     return after, (*actions, *cancel)
 
 
-def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
+def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
     match event:
-        case Tick():
+        case ev.Tick():
             # Due again only after a whole interval, should we be stopped before the reply.
             state = due_after_poll(state, event.now, event.jitter, policy)
             if state.questions:
                 state = replace(state, questions=dispute(take_back(state.questions, "unsent")))
             state, send = _send_answers(state, event.now)
             state, cancel = _send_cancel(state, event.now)
-            return state, (*cancel, *send, Poll())
-        case Observed():
+            return state, (*cancel, *send, act.Poll())
+        case ev.Observed():
             return _observe(state, event, policy)
-        case Notified():
+        case ev.Notified():
             return _notify(state, event)
-        case PollFailed():
+        case ev.PollFailed():
             return _fail(state, event, policy)
-        case PollCut():
+        case ev.PollCut():
             return due_after_cut(state, event.now, policy), ()
-        case TaskMissing():
+        case ev.TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             if not expired and not state.missing and state.task.status != UNKNOWN:
                 # A reply has shown the task. One of several servers may not have heard of it.
                 why = "the server says that it does not know the task, and is asked once more"
-                failed = PollFailed(why=why, now=event.now, jitter=event.jitter)
+                failed = ev.PollFailed(why=why, now=event.now, jitter=event.jitter)
                 return _fail(replace(state, missing=True), failed, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
-        case ObservationRefused():
+        case ev.ObservationRefused():
             questions = reopen(take_back(state.questions, "sending"))
             failure = count_failure(state.failure, str(event.error), event.now)
             state = replace(state, questions=questions, failure=failure)
-            return state, (StopAsking(), Park(event.error))
-        case AnswerReady():
+            return state, (act.StopAsking(), act.Park(event.error))
+        case ev.AnswerReady():
             questions = answer(state.questions, event.key, event.answer)
             if questions == state.questions:
                 return state, ()  # not the first answer
             state, send = _send_answers(replace(state, questions=questions), event.now)
-            return state, (Save(), *send)
-        case AnswerUnavailable() if is_answered(state.questions, event.key):
+            return state, (act.Save(), *send)
+        case ev.AnswerUnavailable() if is_answered(state.questions, event.key):
             return state, ()  # by somebody else
-        case AnswerUnavailable():
+        case ev.AnswerUnavailable():
             if state.cancel != "no" or event.key not in state.outstanding:
-                # Nobody waits for this answer any more.
+                # This answer is of no use any longer.
                 return replace(state, questions=reopen(state.questions, event.key)), ()
             return park_unanswered(state, event)
-        case UpdateAcknowledged():
+        case ev.UpdateAcknowledged():
             questions = acknowledge(state.questions, event.keys)
             kept = state.session_data if event.session_data is None else event.session_data
-            return replace(state, questions=questions, session_data=kept), (Save(),)
-        case UpdateFailed():
+            return replace(state, questions=questions, session_data=kept), (act.Save(),)
+        case ev.UpdateFailed():
             return _fail(replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy)
-        case UpdateRejected():
+        case ev.UpdateRejected():
             refused = mark_rejected(state.questions, event.keys, event.message)
-            return replace(state, questions=refused), (Save(),)
-        case CancelRequested():
+            return replace(state, questions=refused), (act.Save(),)
+        case ev.CancelRequested():
             state, send_cancel = _send_cancel(replace(state, cancel="requested"), event.now)
-            return state, (Save(), StopAsking(), *send_cancel)
-        case CancelAcknowledged():
+            return state, (act.Save(), act.StopAsking(), *send_cancel)
+        case ev.CancelAcknowledged():
             state = due_after_cancel(replace(state, cancel="acknowledged"), event.now)
-            return state, (Save(), StopAsking(), Wake(state.wait_s))
-        case CancelRejected():
+            return state, (act.Save(), act.StopAsking(), act.Wake(state.wait_s))
+        case ev.CancelRejected():
             # The next poll tells whether the task is over. If it goes on, the wish is sent again.
             state = due_after_cancel(_doubt_cancel(state), event.now)
-            return state, (Wake(state.wait_s),)
-        case CancelFailed():
+            return state, (act.Wake(state.wait_s),)
+        case ev.CancelFailed():
             # Unless another one has got through meanwhile.
             return _fail(_doubt_cancel(state), event, policy)
-        case Resumed():
+        case ev.Resumed():
             return _resume(state, event, policy)
         case _:
             raise ImpossibleEventError(state, event)
 
 
-def _finished(state: Finished, event: Event) -> Step:
+def _finished(state: Finished, event: ev.Event) -> Step:
     match event:
-        case CallBegun() | CallReturned() | CallFailed() | CallRefused() | CallLost() | CallAgain():
+        case ev.CallBegun() | ev.CallAgain() | ev.CallRefused() | ev.CallLost():
             raise ImpossibleEventError(state, event)
-        case InputAsked() | TaskCreated():
+        case ev.CallReturned() | ev.CallFailed() | ev.InputAsked() | ev.TaskCreated():
             raise ImpossibleEventError(state, event)
         case _:
-            # Whatever was still under way when the task ended has nothing left to change.
+            # An event that was under way when the task ended has nothing left to change.
             return state, ()
 
 
-def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: bool = False) -> Step:
-    """What a snapshot means. A violation is reported and survived; what can be used of it is used.
+def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: bool = False) -> Step:
+    """Take a snapshot. A violation is reported and survived: the rest of the snapshot is used.
 
     The snapshot of a creation (``seed``) is always news. It may be terminal without saying how:
     one poll is then still needed.
@@ -302,7 +262,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     outcome = _outcome_of(task, seed=seed)
     if outcome is not None:
         fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
-        return _finish(outcome, state, tuple(map(Report, fresh_reports)))
+        return _finish(outcome, state, tuple(map(act.Report, fresh_reports)))
 
     fresh: Questions = ()
     if task.status == "input_required":
@@ -312,7 +272,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         elif requests == {} and state.unchanged >= _PATIENCE:
             # Servers of an older version may have sent it to somebody else, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
-        # A host that gave the task up is not bothered with its questions any more.
+        # A host that gave the task up is spared its questions.
         fresh = find_new(state.questions, requests or {}, event.now) if state.cancel == "no" else ()
         if state.questions and is_reused(state.questions, requests or {}):
             reports["key_reused"] = "an input key was used again for a different request"
@@ -320,23 +280,23 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         state, actions = _look_again(state, event, policy, reports)
         known = {q.key for q in state.questions}
         fresh_keys = (key for key in event.task.input_requests or () if key not in known)
-        park = Park(Unanswered(tuple(islice(fresh_keys, MAX_OPEN)), excess))
-        return state, (Save(), *actions, StopAsking(), park)
+        park = act.Park(act.Unanswered(tuple(islice(fresh_keys, MAX_OPEN)), excess))
+        return state, (act.Save(), *actions, act.StopAsking(), park)
     if fresh:
         state = replace(state, questions=state.questions + fresh)
         saved = True
     state, actions = _look_again(state, event, policy, reports, saved=saved, first=seed)
     if saved:
-        actions = (Save(), *actions)
+        actions = (act.Save(), *actions)
     if changed or fresh:
-        actions = (*actions, Publish(task))
+        actions = (*actions, act.Publish(task))
     if state.cancel != "no" or not state.questions:
         return state, actions
     return _attend_to_questions(state, event.now, actions)
 
 
 def _violations(seen: Task, task: Task) -> dict[str, str]:
-    """What the change from one snapshot to the next does against the protocol, by kind."""
+    """How the change from one snapshot to the next breaks the protocol, by the kind of violation."""
     reports: dict[str, str] = {}
     if seen.terminal and not task.terminal:
         reports["left_terminal_status"] = f"the status went from {seen.status} back to {task.status}"
@@ -360,30 +320,31 @@ def _matters(before: Observing, after: Observing) -> bool:
     )
 
 
-def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
+def _attend_to_questions(state: Observing, now: float, actions: tuple[act.Action, ...]) -> Step:
     """Ask what is open, send what is answered; park where neither can go on."""
     watched = watch_acknowledged(state.questions, state.outstanding, state.wait_s)
     if has_lost(state.questions, watched) and "answer_lost" not in state.reported:
         state = replace(state, reported=(*state.reported, "answer_lost"))
-        actions = (*actions, Report("an answer was acknowledged, and its question is still asked"))
+        actions = (*actions, act.Report("an answer was acknowledged, and its question is still asked"))
     state = replace(state, questions=watched)
     swapped = find_swapped(state.questions, state.outstanding)
     if swapped:
-        # Whoever answered, or is about to, meant the first question.
+        # An answer that was given, or is being given, was meant for the first question.
         why = "the server asks something else now, behind the key of an earlier question"
-        return state, (*actions, StopAsking(), Park(Unanswered(swapped, why)))
+        return state, (*actions, act.StopAsking(), act.Park(act.Unanswered(swapped, why)))
     refused = [q for q in state.questions if q.stage == "disputed" and q.key in state.outstanding]
     if refused:
         # No accident of timing: asked after the refusal, the task still waits for the same question.
         why = f"the server rejected the answer: {refused[0].refusal}"
-        return state, (*actions, StopAsking(), Park(Unanswered(tuple(q.key for q in refused), why)))
+        unanswered = act.Unanswered(tuple(q.key for q in refused), why)
+        return state, (*actions, act.StopAsking(), act.Park(unanswered))
     questions, asks = ask_open(state.questions, state.outstanding)
     state, send = _send_answers(replace(state, questions=questions), now)
     return state, (*actions, *asks, *send)
 
 
-def _notify(state: Observing, event: Notified) -> Step:
-    """What comes unasked only adds. Polls keep their pace, and whatever is in doubt is left to them."""
+def _notify(state: Observing, event: ev.Notified) -> Step:
+    """Take a snapshot that came unasked. It only adds: polls keep their pace, and settle any doubt."""
     seen, task = state.task, event.task
     if task.task_id != seen.task_id:
         return state, ()
@@ -403,52 +364,54 @@ def _notify(state: Observing, event: Notified) -> Step:
         return state, saved  # an answer may be on its way
     state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
     questions, asks = ask_open(state.questions, state.outstanding)
-    saved = (Save(),) if fresh or task.status != seen.status else saved
-    return replace(state, questions=questions), (*saved, Publish(task), *asks)
+    saved = (act.Save(),) if fresh or task.status != seen.status else saved
+    return replace(state, questions=questions), (*saved, act.Publish(task), *asks)
 
 
-def _keep_session_data(state: Observing, event: Notified) -> tuple[Observing, tuple[Action, ...]]:
+def _keep_session_data(state: Observing, event: ev.Notified) -> tuple[Observing, tuple[act.Action, ...]]:
     listed = event.task.input_requests or {}
     if any(q.stage == "acknowledged" and q.key in listed for q in state.questions):
         return state, ()  # it is older than the acknowledgement, which brought newer data
     if event.session_data in (None, state.session_data):
         return state, ()
-    return replace(state, session_data=event.session_data), (Save(),)
+    return replace(state, session_data=event.session_data), (act.Save(),)
 
 
 def _look_again(
     state: Observing,
-    event: Observed,
+    event: ev.Observed,
     policy: PollPolicy,
     reports: dict[str, str],
     *,
     saved: bool = False,
     first: bool = False,
-) -> tuple[Observing, tuple[Action, ...]]:
+) -> tuple[Observing, tuple[act.Action, ...]]:
     """Report what there is to report, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
     if fresh:
         state = replace(state, reported=(*state.reported, *fresh))
     state = due_after_reply(state, event.now, event.jitter, policy, saved=saved, first=first)
-    return state, (*map(Report, fresh.values()), Wake(state.wait_s))
+    return state, (*map(act.Report, fresh.values()), act.Wake(state.wait_s))
 
 
-def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
+def _fail(
+    state: Observing, event: ev.PollFailed | ev.UpdateFailed | ev.CancelFailed, policy: PollPolicy
+) -> Step:
     """A request failed in a way that may pass."""
     before, state = state, replace(state, failure=count_failure(state.failure, event.why, event.now))
     failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
-    state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
-    if isinstance(event, CancelFailed):
+    state = failed if isinstance(event, ev.PollFailed) else due_no_sooner(failed, state, event.now)
+    if isinstance(event, ev.CancelFailed):
         state = replace(state, failure=before.failure)  # the task is seen all the same
-    # Back-off can start over after a crash; what the server asked for cannot. And whoever reads the journal
-    # can see since when requests fail.
+    # Back-off can start over after a crash; a wait that the server asked for cannot. And a reader of the
+    # journal can see since when requests fail.
     begins = state.failure is not None and before.failure is None
-    saved = (Save(),) if event.retry_after_s is not None or begins else ()
-    return state, (*saved, Wake(state.wait_s))
+    saved = (act.Save(),) if event.retry_after_s is not None or begins else ()
+    return state, (*saved, act.Wake(state.wait_s))
 
 
-def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
+def _resume(state: Observing, event: ev.Resumed, policy: PollPolicy) -> Step:
     """Take up a call: send what is answered, and keep the pace that was set. The next snapshot asks."""
     # A rejected answer goes again as well: it never changes, but the server may have.
     questions = reopen(take_back(state.questions, "sending", "rejected", "disputed"))
@@ -456,7 +419,7 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     state = due_after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
     # Saved, so that a host that crashes again and again still gets to its poll. The alarm is set before
     # anything is sent, since the reply may ask for a later one.
-    begin = Save(), Wake(state.wait_s)
+    begin = act.Save(), act.Wake(state.wait_s)
     if state.cancel != "no":
         state, send_cancel = _send_cancel(state, event.now)
         return state, (*begin, *send_cancel)
@@ -466,7 +429,7 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     return state, (*begin, *send)
 
 
-def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[act.Action, ...]]:
     """Send what is ready, unless the server is to be left alone. The next tick tries again."""
     if not state.questions:
         return state, ()
@@ -478,14 +441,14 @@ def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[Action
     )
     if not ready or held_back:
         return state, ()
-    return replace(state, questions=mark_sending(state.questions, ready)), (SendAnswers(ready),)
+    return replace(state, questions=mark_sending(state.questions, ready)), (act.SendAnswers(ready),)
 
 
-def _send_cancel(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+def _send_cancel(state: Observing, now: float) -> tuple[Observing, tuple[act.Action, ...]]:
     """Send ``tasks/cancel``, unless the server is to be left alone."""
     if state.cancel != "requested" or quiet_left(state, now) > 0:
         return state, ()
-    return replace(state, cancel="sending"), (SendCancel(),)
+    return replace(state, cancel="sending"), (act.SendCancel(),)
 
 
 def _doubt_cancel(state: Observing) -> Observing:
@@ -515,10 +478,11 @@ def _outcome_of(task: Task, *, seed: bool) -> Outcome | None:
 
 
 def _finish(
-    outcome: Outcome, state: Observing, reports: tuple[Report, ...] = ()
-) -> tuple[Finished, tuple[Action, ...]]:
+    outcome: Outcome, state: Observing, reports: tuple[act.Report, ...] = ()
+) -> tuple[Finished, tuple[act.Action, ...]]:
     """The end, and who has to hear of it."""
     # The payload is in the outcome; a second copy of a large result would be written with it.
     task = state.task.model_copy(update={"result": None, "error": None, "input_requests": None})
-    published = (Publish(state.task),) if state.task.terminal else ()
-    return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish())
+    published = (act.Publish(state.task),) if state.task.terminal else ()
+    finished = Finished(outcome=outcome, task=task)
+    return finished, (act.Save(), act.StopAsking(), *reports, *published, act.Finish())

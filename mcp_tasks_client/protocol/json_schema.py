@@ -287,7 +287,7 @@ class _Visits:
         return max((len(name) for names in objects for name in names), default=0)
 
     def _follow(self, reference: Any) -> Any:
-        """What ``reference`` refers to: a JSON Pointer into the schema."""
+        """The part of the schema that ``reference``, a JSON Pointer, points to."""
         path = unquote(str(reference))
         if path != "#" and not path.startswith("#/"):
             raise UnusableSchemaError(f"{quote(path)} is not a reference of the form #/...")
@@ -302,7 +302,7 @@ class _Visits:
 
 
 def subschemas(schema: JSONObject, keywords: Iterable[str]) -> Iterator[Any]:
-    """What stands as a schema below some keywords of ``schema``. References are not followed."""
+    """The schemas below some keywords of ``schema``. References are not followed."""
     for keyword in keywords:
         found = schema.get(keyword)
         if isinstance(found, list):
@@ -378,7 +378,7 @@ class _Patterns:
 
 
 def _states(pattern: str) -> int:
-    """States of an automaton for ``pattern``, about. What is repeated ``{n}`` times counts so often."""
+    """States of an automaton for ``pattern``, about. A part that is repeated ``{n}`` times counts n times."""
     groups, last = [0], 0
     for token in _REGEX_TOKEN.findall(pattern):
         if token == "(":

@@ -126,11 +126,8 @@ def read_rpc_error(raw: object) -> RpcError:
 def read_url_requests(data: object) -> JSONObject | None:
     """The URLs that have to be visited before a call, as input requests under keys of ours.
 
-    Args:
-        data: Of the error ``-32042`` (URL elicitation required), whose ``elicitations`` they are.
-
-    Returns:
-        ``None`` if there is none, or something else among them.
+    ``data`` is that of the error ``-32042`` (URL elicitation required). The answer is ``None`` if its
+    ``elicitations`` are empty, or if one of them asks for anything but a URL.
     """
     entries = data.get("elicitations") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not all(map(_is_by_url, entries)):

@@ -2,8 +2,8 @@
 
 Reading follows one rule: a defect in an optional field never costs the task ID. A hint or a
 time-to-live that makes no sense counts as absent, a status that we do not know is kept as it
-is, and every field that we do not name stays in ``Task.model_extra``. What is left over as
-impossible raises :class:`MalformedError`, which a session turns into its own error.
+is, and every field that we do not name stays in ``Task.model_extra``. A task that is unusable even
+so raises :class:`MalformedError`, which a session turns into its own error.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def quote(text: str, task_id: str | None = None) -> str:
     """``text`` as a message may quote it: one line, printable, at most 300 characters, no task ID.
 
     Args:
-        text: What a server wrote. It may hold line breaks, terminal escape sequences, megabytes.
+        text: Of a server. It may hold line breaks, terminal escape sequences, megabytes.
         task_id: Shortened wherever it occurs; ``None`` if there is no task.
     """
     # The cut comes first, so that a text of megabytes costs nothing, and leaves room for escapes.
@@ -38,7 +38,7 @@ def quote(text: str, task_id: str | None = None) -> str:
 
 
 def name_tool(tool: str | None) -> str:
-    """The name of a tool for a message. That of a task which was attached by its ID is not known."""
+    """The name of a tool for a message. Of a task that was attached by its ID, the tool is not known."""
     return "an unknown tool" if tool is None else repr(tool)
 
 
@@ -64,8 +64,8 @@ def is_encodable(text: str) -> bool:
 def header_value(value: str) -> str:
     """``value`` as an HTTP header can carry it, byte for byte.
 
-    Printable ASCII without outer blanks goes as it is. Everything else, and whatever already
-    looks encoded, goes as ``=?base64?…?=`` over UTF-8.
+    Printable ASCII without outer blanks goes as it is. Everything else, and a value that
+    already looks encoded, goes as ``=?base64?…?=`` over UTF-8.
 
     Raises:
         MalformedError: The text has no UTF-8 form (a lone surrogate), so no header can carry it.

@@ -1,1 +1,1 @@
-"""What servers ask: which answers fit, who gives them, and the question as anybody may see it."""
+"""The questions of servers: which answers fit, who gives them, and the question as anybody may see it."""

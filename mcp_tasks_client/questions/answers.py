@@ -1,4 +1,4 @@
-"""What a question asks, and whether an answer fits it, whoever gives the answer."""
+"""The params of a question, and whether an answer fits the question. Every answer is checked here."""
 
 from __future__ import annotations
 
@@ -66,14 +66,10 @@ def read_params(request: JSONObject) -> QuestionParams | None:
 
 
 def check_answer(request: JSONObject, answer: JSONObject) -> None:
-    """See that an answer is one to a request. Its form on the wire counts, whoever gave it.
-
-    Args:
-        request: The server's.
-        answer: ``ElicitResult``, ``CreateMessageResult`` or ``ListRootsResult``.
+    """See that an answer fits its request. Both are in their form on the wire.
 
     Raises:
-        NoAnswerError: It is none. The message says what is wrong, and quotes nothing of it.
+        NoAnswerError: It does not fit. The message says what is wrong, and quotes nothing of the answer.
     """
     if not _is_encodable(answer):
         raise NoAnswerError("the answer holds half of a character (a surrogate)")
@@ -93,7 +89,7 @@ def check_answer(request: JSONObject, answer: JSONObject) -> None:
 
 
 def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None:
-    """What in the content of a form does not match its schema; ``None`` if all of it does.
+    """Why the content of a form does not match its schema; ``None`` if it does.
 
     Raises:
         NoAnswerError: The schema cannot be used.

@@ -113,7 +113,7 @@ _LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
 
 class Inputs(ABC):
-    """Who answers a server's questions."""
+    """Answers a server's questions."""
 
     leaves_questions: ClassVar[bool] = False
     """Whether the reply to a call may put a question without an answer to the host. The call is then left to
@@ -227,7 +227,7 @@ class Callbacks(Inputs):
 
 def _threads() -> anyio.CapacityLimiter:
     # Not anyio's limiter for worker threads: the host's other threads must not wait for people who take their
-    # time. A callback that nobody waits for any more does not count.
+    # time. A callback whose caller has gone does not count.
     try:
         return _LIMITER.get()
     except LookupError:
@@ -247,7 +247,7 @@ def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..
 
 
 async def _answer_later(*_: object) -> None:
-    """The callback that leaves every question to whoever answers it later."""
+    """The callback that leaves every question to a later answer."""
 
 
 def _takes_params(roots: Callable[..., Any] | None) -> bool:
@@ -307,7 +307,7 @@ async def _ask(
 
 
 async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a plain function. What it returns when nobody waits for it any more is not used.
+    """Call a plain function in a thread. Its return value is not used if its caller no longer waits.
 
     Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
     would hang until somebody has typed.

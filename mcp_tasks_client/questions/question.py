@@ -1,7 +1,7 @@
-"""A question of the server's that waits for an answer: shown to anybody, answered by whoever has the journal.
+"""A question of the server's that waits for an answer, shown and answered by any process with the journal.
 
-An answer is an instruction in the journal. The first one counts, whoever brings it: the host's callback, a
-form in a web page, another process. Whoever drives the call sends it.
+An answer is an instruction in the journal. The first one counts, be it of the host's callback, of a
+form in a web page, or of another process. The driver of the call sends it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ID_DIGITS: Final = 16
 
 
 class TakesAnswers(Protocol):
-    """Who commits the answers to questions: a client, or whoever has the journal."""
+    """Commits the answers to questions: a client, or an inbox."""
 
     async def take_answer(self, question_id: str, answer: JSONObject) -> None:
         """Commit the answer to a question, in its form on the wire; see :func:`leave_answer`."""
@@ -203,12 +203,10 @@ def record_of(question_id: str) -> str:
 def open_questions(
     record: TaskRecord, takes: TakesAnswers | None, answered: Collection[str] = ()
 ) -> Iterator[Question]:
-    """The questions of a call that wait for an answer.
+    """The questions of a call that wait for an answer, except those in ``answered``.
 
-    Args:
-        record: Of the call.
-        takes: Who commits the answers.
-        answered: The names of instructions that are to be heeded.
+    ``takes`` commits the answers; ``None`` is for questions that are only shown. ``answered`` has the
+    ``question_id`` of each question that has an answer in the journal.
     """
     for asked in _waiting(record):
         name = question_id(record.record_id, asked)
@@ -233,7 +231,7 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
 def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
     request = asked.request or {}
     params: QuestionParams | None = None
-    with suppress(NoAnswerError):  # whoever answers it is told
+    with suppress(NoAnswerError):  # told to the first that answers it
         params = read_params(request)
     return Question(
         question_id=name,
@@ -279,19 +277,15 @@ def instructed_key(record: TaskRecord, name: str) -> str | None:
 async def leave_answer(
     journal: Journal, record: TaskRecord | None, name: str, answer: JSONObject, at: float
 ) -> None:
-    """Leave an answer in the journal, for whoever drives the call.
+    """Leave an answer, in its form on the wire, in the journal for the driver of the call.
 
-    Args:
-        journal: Which.
-        record: Of the call, as the journal has it now; ``None`` if there is none.
-        name: The ``question_id``.
-        answer: In its form on the wire.
-        at: The time now, in seconds since the epoch.
+    The record is as the journal has it now, and ``None`` if there is none. ``name`` is the ``question_id``,
+    ``at`` the time now in seconds since the epoch.
 
     Raises:
         InvalidAnswerError: The answer does not fit the question.
-        AlreadyAnsweredError: Somebody was faster.
-        QuestionWithdrawnError: Nobody waits for an answer any more.
+        AlreadyAnsweredError: Another answer was first.
+        QuestionWithdrawnError: The server no longer waits for an answer.
         JournalError: The answer could not be committed.
     """
     asked = check_open(record, name, answer)
@@ -307,12 +301,12 @@ async def leave_answer(
 
 
 def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> states.Question:
-    """The question of that ID, which waits for an answer that the given one can be.
+    """The question with this ``question_id``, if it is open and the answer fits it.
 
     Raises:
         InvalidAnswerError: The answer does not fit the question.
-        AlreadyAnsweredError: Somebody was faster.
-        QuestionWithdrawnError: Nobody waits for an answer any more.
+        AlreadyAnsweredError: The question has an answer.
+        QuestionWithdrawnError: The server no longer waits for an answer.
     """
     if record is None:
         raise _withdrawn("there is no such call here")

@@ -1,4 +1,4 @@
-"""What servers do in their own way though what they mean is plain: understood, and told once in the log."""
+"""Oddities of servers whose meaning is plain all the same: understood, and told once in the log."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ _MOST: Final = 1024
 def note_oddity(server: str, what: str) -> None:
     """Log a warning, once for each server and oddity.
 
-    Args:
-        server: Its name.
-        what: A sentence that holds nothing of the present request.
+    ``what`` is a sentence that holds nothing of the present request.
     """
     logger.warning(
         "%s: %s. This is understood. Report it to the author of the server or gateway.", server, what

@@ -25,7 +25,7 @@ _ANNOTATION: Final = "x-mcp-header"
 _PREFIX: Final = "Mcp-Param-"
 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-"""What the name of an HTTP field consists of (a token of RFC 9110, 5.6.2)."""
+"""The name of an HTTP field (a token of RFC 9110, 5.6.2)."""
 
 # No "number": fractions are not written alike everywhere.
 _TYPES: Final = frozenset({"string", "integer", "boolean"})

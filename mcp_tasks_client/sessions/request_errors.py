@@ -1,4 +1,4 @@
-"""What can go wrong with one request, as this package's errors, however the request travels.
+"""The failures of one request as this package's errors, over any transport.
 
 Everything that can end a request is told in one place, so that all messages say the same three
 things: what happened, whether the server may have acted, and what to do next. No message
@@ -57,7 +57,7 @@ _REFUSALS: Final[Mapping[int | None, tuple[type[SessionError], str]]] = {
         "Use a session of a protocol version that the server speaks.",
     ),
 }
-"""What some of ``REFUSED_CODES`` become, and what the message advises."""
+"""The errors that some of ``REFUSED_CODES`` become, and the advice in their messages."""
 
 
 class RequestErrors:
@@ -67,11 +67,9 @@ class RequestErrors:
         method: JSON-RPC method, for the messages.
         task_id: The task that the request is about; ``None`` if it is about none.
         secrets: Further task IDs, or other credentials, to be shortened wherever a message quotes something.
-        server: Who is asked, for the log.
+        server: Its name, for the log.
 
     Attributes:
-        method: As given.
-        server: As given.
         runs_tool: Whether a tool may have run when the request fails, so that it must not be repeated.
     """
 
@@ -143,10 +141,7 @@ class RequestErrors:
     ) -> RemoteProtocolError:
         """A body, or an event, of more bytes than the session takes.
 
-        Args:
-            max_bytes: The most that it takes.
-            status: The HTTP status of the reply, if there is one.
-            setting: Where the host can raise the limit, if it can.
+        ``setting`` names where the host can raise the limit, if it can.
         """
         remedy = "have the server answer with less, such as a link" if setting is None else f"raise {setting}"
         return RemoteProtocolError(
@@ -204,12 +199,9 @@ class RequestErrors:
     ) -> SessionError:
         """The error that a JSON-RPC error stands for.
 
-        Args:
-            error: What the server answered.
-            status: HTTP status that it came with; ``None`` where there is none to be seen.
-            retry_after_s: Seconds that the server asked for.
+        ``status`` is the HTTP status that it came with; ``None`` where there is none to be seen.
         """
-        # Whatever code a rate limiter or a gateway picks, its status says that asking later is all that is
+        # Under any code of a rate limiter or a gateway, the status says that asking later is all that is
         # needed; and a gateway cannot know what became of the request.
         limited = status == TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
         refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
@@ -253,12 +245,9 @@ def _forms(task_id: str) -> Iterator[str]:
 
 
 def foreign_error(method: str, cause: Exception, then: str) -> SessionError:
-    """What a session, an auth flow or a hook raised of its own, as a typed error.
+    """The error for an exception of a session, an auth flow or a hook, when ``method`` was to be sent.
 
-    Args:
-        method: The request that was to be sent.
-        cause: What was raised.
-        then: What to do once that is mended.
+    ``then`` says what to do once the cause is mended.
     """
     # Its text may quote a credential, and the journal keeps what is told here.
     error = SessionError(

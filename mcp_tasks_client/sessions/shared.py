@@ -25,7 +25,7 @@ class Shared:
         self._attempt: _Attempt | None = None
 
     async def run(self, context: object) -> None:
-        """Carry the action out, or wait for who does.
+        """Carry the action out, or wait for the caller that does.
 
         Raises:
             SessionError: It failed. ``not_executed``, since no caller's own request has been sent.

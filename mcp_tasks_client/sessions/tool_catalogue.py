@@ -8,7 +8,6 @@ calls to a server that cannot be asked fail after one discovery, not after a tho
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -27,11 +26,11 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from ..errors import RemoteProtocolError, SessionError
-from ..policy import doubled
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
 from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
+from .repetition import repeat
 from .shared import Shared
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
@@ -40,7 +39,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("mcp_tasks_client")
 
-_ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 """A server that asks for a longer one gets it from the caller, who knows how much time there is."""
@@ -49,7 +47,7 @@ _SLICE: Final = 200
 """Tools that are read before the event loop gets its turn."""
 
 _UNFINISHED: Final = "the list of tools has no end, ends with an empty nextCursor, or breaks off"
-"""What has come is used then. What has not can be called, as a tool that is not listed."""
+"""The tools that have come are used then. The others can be called, as tools that are not listed."""
 
 _MOST_PAGES: Final = 1000
 _MOST_TOOLS: Final = 100_000
@@ -70,7 +68,7 @@ class ListedTool:
 
     tool: Tool
     headers: HeaderMap
-    """Which of its arguments also travel as headers."""
+    """The arguments that also travel as headers."""
 
     fault: str | None = None
     """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
@@ -124,10 +122,7 @@ class ToolCatalogue:
         A name that the list does not have is looked for once more, in a new list, and then remembered as
         absent, so that not each call of an unlisted tool fetches the whole list.
 
-        Args:
-            name: The tool.
-            context: Of the call for whose sake it is looked up.
-            fresh: Fetch the list again, or wait for the one that is being fetched.
+        ``fresh`` fetches the list again, or waits for the one that is being fetched.
 
         Raises:
             RemoteProtocolError: The server does not speak our version, or its list is not one.
@@ -171,7 +166,7 @@ class ToolCatalogue:
         except OtherVersionError as error:
             if error.code is not None or error.http_status is None:
                 raise
-            # No more than a status may be a gateway's, at a loss for a moment.
+            # A mere HTTP status may be that of a gateway whose server is away for a moment.
             await self._sleep(_FIRST_PAUSE_S)
             await self._repeat(check)
         self._version_known = True
@@ -246,18 +241,14 @@ class ToolCatalogue:
         return page
 
     async def _repeat(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Send a request up to three times, at growing intervals, as long as its failure may pass."""
-        for attempt in itertools.count(1):
-            try:
-                return await send()
-            except SessionError as error:
-                asked_s = error.retry_after_s or 0.0
-                if not error.retryable or attempt == _ATTEMPTS or asked_s > _LONGEST_PAUSE_S:
-                    raise
-            pause_s = doubled(_FIRST_PAUSE_S, attempt - 1, _LONGEST_PAUSE_S)
-            pause_s += random.uniform(0.0, _FIRST_PAUSE_S)
-            await self._sleep(max(pause_s, asked_s))
-        raise AssertionError("the count has no end")
+        return await repeat(
+            send,
+            self._sleep,
+            first_s=_FIRST_PAUSE_S,
+            longest_s=_LONGEST_PAUSE_S,
+            jitter=random.random,
+            may_go_again=lambda error: (error.retry_after_s or 0.0) <= _LONGEST_PAUSE_S,
+        )
 
 
 def read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:

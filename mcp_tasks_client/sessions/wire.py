@@ -1,10 +1,10 @@
-"""What all sessions of MCP 2026-07-28 share, in whichever way their requests travel.
+"""The common part of all sessions of MCP 2026-07-28, over any transport.
 
-A way of travelling implements one method, :meth:`WireSession.exchange`. What is not the protocol's:
+A way of travelling implements one method, :meth:`WireSession.exchange`. Two things are not the protocol's:
 
 - ``tasks/get``, the other ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never
   starve the polls, and polls that hang never keep an answer or a cancellation from leaving.
-- What must not be sent is refused here: ``session_data`` of another version, which may be a credential, and
+- Two things are refused and never sent: ``session_data`` of another version, which may be a credential, and
   a task ID that no message can carry.
 """
 
@@ -57,7 +57,7 @@ class WireRequest:
 
     @property
     def name(self) -> str | None:
-        """What the header ``Mcp-Name`` says: the tool, or the task ID."""
+        """The header ``Mcp-Name``: the tool, or the task ID."""
         if self.call is not None:
             return self.call.name
         return self.task_id
@@ -76,12 +76,8 @@ class WireRequest:
 class WireSession(Session):
     """A server that speaks 2026-07-28. No event loop is needed to make one.
 
-    Args:
-        endpoint: The server's name in the journal.
-        limits: The bounds to keep; ``None`` is the defaults.
-
     Attributes:
-        closed: Whether nothing is sent any more.
+        closed: Whether the session sends nothing, since it was closed.
     """
 
     def __init__(self, endpoint: str, limits: Limits | None) -> None:
@@ -99,10 +95,8 @@ class WireSession(Session):
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request, once, and return its result as it came.
 
-        Args:
-            request: What to send.
-            before_send: Must be awaited right before the request may reach the server, after all that has to
-                be asked first. Waits for its turn under a cap; what it raises is passed on.
+        ``before_send`` must be awaited right before the request may reach the server, after all that has to
+        be asked first. It waits for its turn under a cap. Its exceptions are passed on.
 
         Raises:
             SessionError: No result. ``not_executed`` is set if nothing can have happened.
@@ -111,7 +105,7 @@ class WireSession(Session):
         """
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        """Send ``tools/call`` once. Never repeats it, whatever happens.
+        """Send ``tools/call`` once, and never again.
 
         Raises:
             SessionError: No reply. ``not_executed`` is set if nothing can have happened.
@@ -169,7 +163,7 @@ class WireSession(Session):
         return raw
 
     async def aclose(self) -> None:
-        """Send nothing more. What is under way goes on."""
+        """Send nothing more. Requests under way go on."""
         self.closed = True
 
     def check_open(self, method: str) -> None:

@@ -226,6 +226,26 @@ async def test_a_follower_is_told_what_the_driver_delivered_between_two_looks(cl
     assert len(world.server.log("tools/call")) == 1
 
 
+async def test_a_follower_looks_ever_more_seldom_but_at_least_every_five_seconds() -> None:
+    world = World(gets={TASK: [working(TASK, poll_interval_ms=1_000_000)]})
+    world.journal = journal = Looked()
+    looked: list[int] = []
+
+    async def call(client: TasksClient) -> None:
+        await client.call_tool("tool", idempotency_key=KEY)
+
+    async with world.client() as driver, world.client() as follower, anyio.create_task_group() as tasks:
+        tasks.start_soon(call, driver)
+        await world.clock.advance(1)
+        tasks.start_soon(call, follower)
+        for seconds in (2, 2, 16, 20):
+            before = journal.looks
+            await world.clock.advance(seconds)
+            looked.append(journal.looks - before)
+        tasks.cancel_scope.cancel()
+    assert looked == [6, 1, 4, 4]
+
+
 @requirement("law:2")
 async def test_a_call_that_was_followed_is_not_repeated_when_its_outcome_is_forgotten() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})

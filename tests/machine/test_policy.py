@@ -15,6 +15,7 @@ from mcp_tasks_client.policy import (
     ReceivePolicy,
     backoff_delay,
     early_look,
+    growing_delay,
     hint_s,
     poll_delay,
     ttl_passed,
@@ -251,6 +252,24 @@ def test_a_retry_keeps_every_floor_and_never_comes_at_once(
     floor = max(policy.backoff_floor_s, hint_s(hint_ms) or 0)
     assert wait >= min(floor, policy.longest_wait_s)
     assert not wait < min(retry_after_s or 0, policy.longest_wait_s)
+
+
+@pytest.mark.parametrize(
+    ("times", "factor", "seconds"),
+    [
+        (0, 2.0, 0.0),
+        (1, 2.0, 0.5),
+        (2, 2.0, 1.0),
+        (3, 2.0, 2.0),
+        (2, 1.5, 0.75),
+        (9, 2.0, 60.0),
+        (10**30, 1.1, 60.0),
+    ],
+)
+def test_a_growing_delay_begins_with_the_first_and_ends_with_the_longest(
+    times: int, factor: float, seconds: float
+) -> None:
+    assert growing_delay(0.5, times, 60.0, factor) == seconds
 
 
 @given(st.integers(1, 2**80), st.integers(1, 2**80), policies(), FRACTIONS)

@@ -35,20 +35,15 @@ __all__ = ["HttpCalls"]
 _GIVEN_UP: Final = MadeCall(
     RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
 )
-"""What nobody waits for any more."""
+"""The reply to a request that its host has given up."""
 
 
 class HttpCalls:
-    """The calls of the hosts of one HTTP client.
-
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-        engine: Drives the calls.
-        servers: Where they are made. Closed with this.
+    """The calls of the hosts of one HTTP client. The servers are closed with them.
 
     Attributes:
         questions: Those that are before hosts whose sessions are older than 2026-07-28.
-        closed: Whether no call is taken any more.
+        closed: Whether further calls are refused.
     """
 
     def __init__(self, library: ModuleType, engine: Engine, servers: Servers) -> None:
@@ -110,12 +105,7 @@ class HttpCalls:
 
 
 class _HttpCall(AsyncIterator[bytes]):
-    """One call, and the body of the response to it. That the host has read the body delivers the outcome.
-
-    Args:
-        calls: Among which it is made.
-        host: The request that it came with.
-        call: What the host calls.
+    """One call, and the body of the response to it. A body that the host has read delivers the outcome.
 
     Attributes:
         scope: Cancelled to end the call.

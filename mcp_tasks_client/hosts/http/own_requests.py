@@ -67,11 +67,9 @@ class HostRequest(HostContext):
 
     @classmethod
     def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
-        """What a request of httpx or httpx2 says of the host.
+        """The host's request, as it is served here.
 
-        Args:
-            request: The request.
-            is_one_user: Whether all requests are of one user, whatever their credentials.
+        ``is_one_user``: all requests are of one user, though their credentials differ.
         """
         headers = [
             (name, value)
@@ -98,7 +96,7 @@ class HostRequest(HostContext):
         self.request.extensions[_RECORD] = record_id
 
     def name(self, request_id: RequestId | None) -> Hashable:
-        """What tells a JSON-RPC request from those of other sessions, servers and users, as far as can be."""
+        """A name that tells a JSON-RPC request from those of other sessions, servers and users, if it can."""
         return self.url, self.user, self.request.headers.get("mcp-session-id"), request_id
 
 
@@ -118,7 +116,7 @@ class InnerTransport(Transport):
 
     @property
     def closed(self) -> bool:
-        """Never: who closes it ends its calls first."""
+        """Never closed: :class:`HttpCalls` ends its calls before it closes the host's transport."""
         return False
 
     async def send(self, url: httpx.URL, request: Request) -> Response:

@@ -35,9 +35,7 @@ _MOST_UNREAD: Final = 1000
 class ReplyStream:
     """The events of one reply.
 
-    Args:
-        work: Makes the call, and never raises but when it is cancelled natively.
-        clock: By which comments are due.
+    ``work`` makes the call, and never raises but when it is cancelled natively. The clock times comments.
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], clock: Clock) -> None:

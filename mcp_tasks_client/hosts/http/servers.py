@@ -42,12 +42,9 @@ class Servers:
     No list of tools and no MCP session of one credential is used for another. An idempotency key is refused
     to another credential than it first came with, for as long as that is remembered here.
 
-    Args:
-        engine: Drives the calls.
-        requests: Sends requests through the host's transport.
-        callbacks: Answer the servers' questions; ``None`` leaves them to the host.
-        endpoint: Each server's name in the journal; ``None`` derives it from the URL.
-        principal: On whose behalf; not empty if all requests are of one user, whatever their credentials.
+    Without ``callbacks`` the host is asked. ``endpoint`` names each server in the journal; ``None`` derives
+    the name from the URL. A ``principal`` that is not empty makes all requests those of one user, with any
+    credential.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import httpx2
 
     class _AnyTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):  # type: ignore[misc]  # Request differs
-        """What type checkers see, since the library is known only where an instance is made."""
+        """The base class for type checkers, since the library is known only where an instance is made."""
 else:
     _AnyTransport = object
 

@@ -35,7 +35,7 @@ class RelayConnection(Connection):
         relay: Carries the messages.
         router: Knows how the session began, and whose question is whose.
         hear: Called with each question of a task of ours, and each notification.
-        session_id: What the transport calls the session; ``None`` if that cannot be seen.
+        session_id: The transport's name of the session; ``None`` if that cannot be seen.
         timeout_s: Seconds after which a request is given up. ``tools/call`` and ``tasks/result`` may take for
             ever, since nothing can be seen of a reply before it is there.
     """
@@ -108,11 +108,11 @@ class RelayConnection(Connection):
         raise errors.timed_out(self._timeout_s)
 
     async def notify(self, method: str, params: JSONObject, context: object) -> None:
-        """Send a notification. Nothing is raised if there is no connection any more."""
+        """Send a notification. Nothing is raised if the connection is gone."""
         with anyio.move_on_after(self._timeout_s):
             await self._relay.notify(method, params)
 
     async def listen(self, context: Callable[[], object]) -> None:
-        """Return when the connection ends. What the server sends on its own account comes over the relay."""
+        """Return when the connection ends. Messages of the server on its own account come over the relay."""
         self.listening.set()
         await self._relay.closed.wait()

@@ -36,11 +36,11 @@ class TaskRouter(Interceptor):
     """Takes the calls of the host that may become tasks, and the questions of these tasks.
 
     Args:
-        inputs: Answers in the host's place what the host's session does not declare.
+        inputs: Answers the questions that the host's session does not declare.
         clock: By which a question waits for the creation of its task.
 
     Attributes:
-        introduction: What the server answered ``initialize`` with; ``None`` before that, and in a session
+        introduction: The server's answer to ``initialize``; ``None`` before that, and in a session
             that was not negotiated at 2025-11-25, in which everything passes.
         hear: Called with each question of a task of ours, and each notification.
     """

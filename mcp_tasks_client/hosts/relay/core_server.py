@@ -37,19 +37,12 @@ _LIST_S: Final = 10.0
 class CoreServer:
     """The server, as a session at 2025-11-25 has it.
 
-    Args:
-        relay: Carries our requests.
-        router: Knows how the session began, and whose question is whose.
-        callbacks: Answer the server's questions. What these do not answer goes to the host's session.
-        endpoint: The server's name in the journal.
-        limits: The bounds to keep.
-        preference: Whether to ask for tasks.
-        session_id: Gives the ``Mcp-Session-Id``; ``None`` while it cannot be seen.
-        clock: By which everything waits.
+    Questions that the callbacks do not answer go to the host's session. ``session_id`` gives the
+    ``Mcp-Session-Id``, and ``None`` while it cannot be seen.
 
     Attributes:
-        session: Where requests go.
-        inputs: Who answers questions.
+        session: Sends the requests.
+        inputs: Answers the questions.
     """
 
     def __init__(

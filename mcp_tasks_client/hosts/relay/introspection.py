@@ -1,4 +1,4 @@
-"""What we rely on beyond the public interface of the official SDK: words of its JSON-RPC errors.
+"""Parts of the official SDK that we rely on beyond its public interface: words of its JSON-RPC errors.
 
 More of these words, and what is lost without them, stand in :mod:`mcp_tasks_client.hosts.sdk.introspection`.
 """

@@ -33,7 +33,7 @@ __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
 logger = logging.getLogger("mcp_tasks_client")
 
 Passage: TypeAlias = Literal["to host", "kept"]
-"""What becomes of a server's request that is not answered at once: the host's session gets it, or the
+"""The way of a server's request that is not answered at once: the host's session gets it, or the
 interceptor has kept it and answers later by :meth:`Relay.answer`."""
 
 _CANCEL_S: Final = 5.0
@@ -78,11 +78,11 @@ class Interceptor(ABC):
 
         Args:
             request: With ``id`` and ``params``.
-            metadata: What the SDK notes of the message, such as its HTTP headers.
+            metadata: The SDK's notes on the message, such as its HTTP headers.
         """
 
     def listed(self, result: JSONObject) -> JSONObject | None:
-        """What the host is told in place of a result with ``tools``; ``None`` leaves the result as it is."""
+        """A result for the host in place of one with ``tools``; ``None`` leaves the result as it is."""
         return None
 
     @abstractmethod
@@ -118,11 +118,7 @@ class _Unread:
 
 
 class HostStream(ObjectReceiveStream[Any]):
-    """What the host's session reads.
-
-    Args:
-        stream: Brings the messages of the relay.
-    """
+    """The stream of the relay's messages that the host's session reads."""
 
     def __init__(self, stream: MemoryObjectReceiveStream[Any]) -> None:
         self._stream = stream
@@ -148,7 +144,7 @@ class Relay:
     """Passes messages on, and sends some of its own.
 
     Attributes:
-        closed: Set once there is no connection to the server any more.
+        closed: Set when the connection to the server is gone.
     """
 
     _interceptor: Interceptor
@@ -205,13 +201,13 @@ class Relay:
 
         Args:
             errors: Of this request, which name its method.
-            params: Its params.
+            params: Of this request.
             timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
             request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
             metadata: For the transport, as the SDK has it.
 
         Raises:
-            SessionError: No reply came within the time, or there is no connection any more.
+            SessionError: No reply came within the time, or the connection is gone.
         """
         sent, reply = not self.closed.is_set(), None
         try:
@@ -252,7 +248,7 @@ class Relay:
         return await self._send(self._to_server, {"method": method, "params": params})
 
     async def take_back(self, request_id: RequestId) -> None:
-        """Tell the server that nobody waits for the reply to a request any more, whoever is cancelled."""
+        """Tell the server that a reply has no reader, even if the caller is cancelled meanwhile."""
         await self._take_back(self._to_server, request_id)
 
     async def _ask(
@@ -377,7 +373,7 @@ class Relay:
             await self._to_host.send(message)
 
     def _take_from_server(self, message: Any) -> Any | None:
-        """What the host's session gets of a message; ``None`` is nothing.
+        """The message that the host's session gets in place of the server's; ``None`` is nothing.
 
         A message is passed on even if this code fails to read it.
         """
@@ -441,7 +437,7 @@ class Relay:
         return self._interceptor.takes_notification(method, params)
 
     def _take_reply(self, said: JSONObject) -> bool:
-        """Take the reply to a request of ours, even if nobody waits for it any more."""
+        """Take the reply to a request of ours, even if nobody waits for it."""
         request_id = said.get("id")
         if not isinstance(request_id, str):
             return False

@@ -40,11 +40,7 @@ class RelayedCall(HostContext):
 class RelaySession(WireSession):
     """A server behind the transport of a host's session.
 
-    Args:
-        relay: Carries the messages.
-        endpoint: The server's name in the journal.
-        limits: The bounds to keep.
-        callbacks: Whose capabilities are declared besides the host's; may be ``None``.
+    ``callbacks`` have capabilities that are declared besides the host's; ``None`` if there are none.
     """
 
     def __init__(self, relay: Relay, endpoint: str, limits: Limits, callbacks: Callbacks | None) -> None:

@@ -29,15 +29,8 @@ __all__ = ["RelayedCalls"]
 class RelayedCalls:
     """Makes each ``tools/call`` of the host's in a task of the relay's, and brings its reply.
 
-    Args:
-        relay: Carries our requests.
-        engine: Drives the calls.
-        callbacks: Answer the server's questions. What these do not answer goes to the host's session.
-        scope: Under which the journal keeps the calls.
-        limits: The bounds to keep.
-        progress: Of the host's calls.
-        on_update: Told of each changed snapshot; may be ``None``.
-        core_server: The server as a session at 2025-11-25 has it.
+    Questions that the callbacks do not answer go to the host's session. ``core_server`` is the server as a
+    session at 2025-11-25 has it.
     """
 
     def __init__(
@@ -87,7 +80,7 @@ class RelayedCalls:
         return Served(made.reply, lambda: self._calls.deliver(made), lambda: self._calls.drop(made))
 
     async def aclose(self) -> None:
-        """Own nothing any more, once all calls have ended."""
+        """Release everything, once all calls have ended."""
         await self._calls.aclose()
         await self._core_server.session.aclose()
 

@@ -227,12 +227,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
 class _Router(TaskRouter):
     """Takes the calls of a session at either version.
 
-    Args:
-        inputs: As for :class:`TaskRouter`.
-        clock: As for :class:`TaskRouter`.
-        progress: Of the host's calls.
-        serve: Serves the host's calls.
-        hides_task_support: Whether the host's session does not learn which tools may become tasks.
+    ``hides_task_support``: the host's session does not learn which tools may become tasks.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ __all__ = ["ClaimedTask", "TasksExtension"]
 
 
 class ClaimedTask(Result):
-    """A task as the answer to ``tools/call``, whatever its shape: nothing in it may cost its ID."""
+    """A task as the answer to ``tools/call``, of any shape: nothing in it may cost its ID."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
@@ -187,12 +187,7 @@ class TasksExtension(ClientExtension):
 
 
 class Resolver:
-    """Sees the tasks of one client through.
-
-    Args:
-        extension: Whose tasks they are.
-        endpoint: The server's name in the journal.
-    """
+    """Sees the tasks of one client through. ``endpoint`` is the server's name in the journal."""
 
     def __init__(self, extension: TasksExtension, endpoint: str) -> None:
         self.extension = extension

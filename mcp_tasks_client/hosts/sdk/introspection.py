@@ -1,8 +1,8 @@
-"""What we rely on beyond the public interface of the official SDK 2.x and FastMCP 4.x.
+"""Parts of the official SDK 2.x and FastMCP 4.x that we rely on beyond their public interface.
 
 Every private name, frame and error text that the drop-in needs stands here, each in a function that
 says what it reads and what is lost without it. A function that does not find what it looks for
-answers with the value that does least harm. ``tests/sessions/sdk/test_introspection.py`` has one test
+answers with the value that does least harm. ``tests/hosts/sdk/test_introspection.py`` has one test
 for each, and fails first on a release that has changed one.
 
 Importing this module imports neither package, because :func:`is_client` is asked before either is needed.

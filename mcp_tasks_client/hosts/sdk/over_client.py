@@ -1,4 +1,4 @@
-"""What ``TasksClient(client)`` makes of a host's own client: a session, callbacks, and the options to use."""
+"""A host's own client under ``TasksClient(client)``: a session, callbacks, and the options to use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["OverClient"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverClient:
-    """What a :class:`TasksClient` over a host's client consists of.
+    """The parts of a :class:`TasksClient` over a host's client.
 
     The client may be an ``mcp.Client``, a ``fastmcp.Client`` or a ``ClientSession``, connected or not yet.
     """
@@ -61,20 +61,8 @@ class OverClient:
     ) -> OverClient:
         """Read a client. An option that is ``None`` is as in the client's :class:`TasksExtension`.
 
-        Args:
-            client: The host's own client or session.
-            handle_of: Makes the handle that errors carry.
-            journal: As in :class:`TasksExtension`, like all that follow.
-            endpoint: Without it and without an extension that has one, the client's URL or command.
-            principal: Without an extension, ``""``.
-            application: Whose calls they are.
-            elicitation: Without an extension that has one, the client's own callback, like the next two.
-            sampling: Likewise.
-            roots: Likewise.
-            poll: Latency against load.
-            on_abandon: Without an extension, ``"detach"``.
-            output_schema: Without an extension, ``"raise"``.
-            environment: Clock, jitter, process and observer.
+        Where the extension has none either, ``endpoint`` is the client's URL or command, and a callback is
+        the client's own.
 
         Raises:
             TypeError: ``journal`` is none of those that are possible.

@@ -58,7 +58,7 @@ class _Request(Request[dict[str, Any], str]):
     """A request whose params go as they are."""
 
     def model_dump(self, **_: Any) -> JSONObject:
-        """What the SDK's session is to stamp and send."""
+        """The request, for the SDK's session to stamp and send."""
         return {"method": self.method, "params": self.params}
 
 
@@ -72,8 +72,8 @@ class SdkSession(WireSession):
     """A server that is reached through a session of the SDK.
 
     A connection that is closed is found by the next request, which raises :class:`ConnectionLostError`.
-    Each of our requests declares the extension, whatever the SDK's session was made with. What the host sends
-    over its session itself declares what it did before, so that the host meets no task it did not ask for.
+    Each of our requests declares the extension, though the SDK's session be made without it. Requests of the
+    host itself declare what they did before, so that the host meets no task it did not ask for.
 
     Args:
         current: The SDK's session as it is now. A ``RuntimeError`` says why there is none.
@@ -241,7 +241,7 @@ def host_callbacks(current: Callable[[], ClientSession], given: Callbacks) -> Ca
 
 
 def _session_error(error: Exception, session: ClientSession, errors: RequestErrors) -> SessionError:
-    """What the SDK raised, as ours."""
+    """The error of ours that the exception of the SDK stands for."""
     method = errors.method
     match error:
         case MCPError(code=code, message=message, data=None) if introspection.is_closed(

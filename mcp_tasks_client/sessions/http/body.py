@@ -91,10 +91,10 @@ async def drain(response: Response) -> None:
 
 
 async def finish(iterator: AsyncIterator[object], seconds: float) -> None:
-    """Iterate to the end, for so long at most; then cancel whatever waits inside.
+    """Iterate to the end, for so long at most; then cancel the iteration.
 
     Shielded, because a caller that is cancelled after the reply has come must not lose the reply; and
-    silent, because what goes wrong after the reply changes nothing.
+    silent, because a failure after the reply changes nothing.
     """
     with anyio.move_on_after(seconds, shield=True), suppress(Exception):
         async for _ in iterator:

@@ -138,7 +138,7 @@ class HttpChannel:
         Args:
             message: Sent as it is.
             read: Reads each response that is neither a redirect nor HTTP 401 or 403; ``None`` takes it for
-                one that ends soon. What it raises of an unreadable body counts only where the status is a
+                one that ends soon. Its error about an unreadable body counts only where the status is a
                 success: else the status is the error.
             silence_s: Seconds without a byte before it is given up, unless the client says otherwise.
             total_s: Seconds for all of it.
@@ -267,7 +267,7 @@ def _load_aiohttp(secure: bool) -> tuple[type[AiohttpTransport], ssl.SSLContext 
 
 
 def _library(client: object, auth: object) -> ModuleType:
-    """The library that client and auth are of; httpx, if they are of none.
+    """The library that client and auth are of; httpx, if there is neither.
 
     Raises:
         TypeError: They are of different libraries, or the client is of neither.

@@ -51,11 +51,9 @@ class HostHeaders:
         self.may_change = self._ask is not None
 
     async def add_to(self, own: Mapping[str, str], method: str) -> dict[str, str]:
-        """The headers of a request with those of the host, as it gives them now.
+        """The headers of a request with those of the host, as the host gives them now.
 
-        Args:
-            own: Those of the request itself, which the host does not replace.
-            method: Of the request, for the error.
+        The request's ``own`` are not replaced by the host's.
 
         Raises:
             SessionError: The host gave none that can be sent; ``not_executed``.
@@ -76,7 +74,7 @@ class HostHeaders:
 
 
 def _check(headers: Mapping[str, str]) -> dict[str, str]:
-    """The host's headers without those that are the protocol's. Of two that differ in case, the last.
+    """The host's headers without those of the protocol. Of two that differ in case, the last one counts.
 
     Raises:
         ValueError: One cannot be sent.

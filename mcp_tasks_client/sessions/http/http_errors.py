@@ -1,4 +1,4 @@
-"""What an HTTP library raises, and what a ``Retry-After`` says, as this package's errors know it."""
+"""The exceptions of HTTP libraries, and ``Retry-After``, as this package's errors know them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,8 @@ def read_retry_after(value: str) -> float | None:
 def raise_for(errors: RequestErrors, error: Exception, failures: Failures) -> NoReturn:
     """Raise the :class:`SessionError` that an HTTP library's exception stands for.
 
-    Args:
-        errors: Of the request.
-        error: What the library raised. An exception that is none of ``failures``, such as one of the host's
-            auth flow, is raised as it is.
-        failures: The library's exceptions, by what they mean.
+    An exception that is none of the library's ``failures``, such as one of the host's auth flow, is raised as
+    it is.
     """
     if failures.not_sent(error):
         raise ConnectionLostError(

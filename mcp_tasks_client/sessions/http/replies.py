@@ -5,8 +5,8 @@ what does not matter (the content type, NaN, messages that are not for us) and s
 tells a reply from something else: JSON-RPC 2.0, and an object.
 
 Gateways change JSON-RPC IDs. The text of the number that was sent is that ID. A body in JSON is the only
-reply to its request, so that it cannot be another's, whatever its ID. Among the events of a stream, what is
-not ours is passed over.
+reply to its request, so that it cannot be another's, though its ID be another. Among the events of a stream,
+messages to others are passed over.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ReplyReader:
         return None
 
     def _read_message(self, text: str | bytes, what: str) -> Any:
-        """What is in a JSON text. A batch of one message is that message."""
+        """The value of a JSON text. A batch of one message is that message."""
         message = self._parse(text, what)
         return message[0] if isinstance(message, list) and len(message) == 1 else message
 

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["EventParser", "EventTooLargeError"]
 
 _MOST_DIGITS: Final = 9
-"""Of a ``retry`` in milliseconds; a longer number is read as its first nine digits."""
+"""Digits of a ``retry`` in milliseconds; a longer number is read as its first nine digits."""
 
 _LONGEST_ID: Final = 4096
 """Bytes of an event ID, at most. A longer one is ignored, since no server takes it back in a header."""

@@ -1,6 +1,6 @@
 """``subscriptions/listen``: a stream on which a server tells of tasks, for as long as it likes.
 
-What comes on it only ever adds. Polls keep their pace, so a server that promises notifications and sends
+Its messages only ever add. Polls keep their pace, so a server that promises notifications and sends
 none costs nothing, and no server has to be trusted. A server that refuses is not asked again.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 
 from ...errors import SessionError
-from ...policy import doubled
+from ...policy import growing_delay
 from ...protocol import JSONObject, MalformedError
 from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
@@ -53,14 +53,9 @@ def listen_params(task_ids: frozenset[str]) -> JSONObject:
 
 
 class Subscription:
-    """What one stream was asked for, and what has come of it.
-
-    Args:
-        task_ids: The tasks whose changes were asked for.
-        observed: Given each snapshot that comes.
+    """One stream, by the tasks whose changes it was asked for. The ``observed`` get each snapshot that comes.
 
     Attributes:
-        task_ids: As given.
         context: With which the stream is asked for.
         acknowledged: Whether the server has agreed to tell of one of the tasks.
         delivered: Whether a snapshot has come.
@@ -116,11 +111,8 @@ async def read_subscription(
 ) -> None:
     """Send the request, and pass on what comes until the server ends the stream in order.
 
-    Args:
-        channel: Sends it.
-        message: The request.
-        subscription: Takes each message, in the caller's own task.
-        timeout_s: Seconds of silence until the acknowledgement; twice as many in all.
+    The subscription takes each message in the caller's own task. ``timeout_s`` are the seconds of silence
+    until the acknowledgement; twice as many in all.
 
     Raises:
         DeclinedError: The server tells of none of the tasks.
@@ -152,12 +144,8 @@ async def keep_subscribed(
     """Keep one stream open for the tasks that are observed. Returns when the server offers none.
 
     A stream that breaks is opened again after a pause, which doubles up to a minute as long as no snapshot
-    comes. A stream that lacks an observed task is replaced.
-
-    Args:
-        open_stream: Reads one stream to its end; raises as :func:`read_subscription` does.
-        observed: The tasks.
-        sleep: Waits, in seconds.
+    comes. A stream that lacks an observed task is replaced. ``open_stream`` reads one stream to its end, and
+    raises as :func:`read_subscription` does.
     """
     pause_s, failures = _MOMENT_S, 0
     while True:
@@ -178,9 +166,8 @@ async def keep_subscribed(
                 if _is_final(error):
                     return
                 asked_s = min(error.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
-        failures = 0 if subscription.delivered else failures
-        pause_s = max(doubled(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
-        failures += 1
+        failures = 1 if subscription.delivered else failures + 1
+        pause_s = max(growing_delay(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
 
 
 _Outcome: TypeAlias = SessionError | Literal["outgrown", "ended"]

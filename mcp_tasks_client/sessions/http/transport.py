@@ -1,8 +1,8 @@
-"""What a session needs of an HTTP library: send one request, and give the response as it begins.
+"""The seam to an HTTP library: send one request, and give the response as it begins.
 
 There are two implementations. ``transport_httpx`` uses the host's own httpx or httpx2 client, with
 everything that the host has set up in it. ``transport_aiohttp`` costs a third of the CPU and is taken
-where the host has set up nothing. What a reply means is the business of neither.
+where the host has set up nothing. Neither reads a meaning into a reply.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ class Failures:
 
 
 def failures_of_httpx(library: object) -> Failures:
-    """The exceptions of httpx, or of httpx2, which kept the names.
-
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-    """
+    """The exceptions of the module ``httpx``, or of ``httpx2``, which kept the names."""
 
     def named(*names: str) -> Errors:
         return tuple(getattr(library, name) for name in names)
@@ -150,7 +146,7 @@ class Request:
 
     verb: str = "POST"
     context: object = field(default=None, repr=False)
-    """What the caller of the tool has brought along, if the request is made for the sake of a call."""
+    """That of the call for whose sake the request is made; ``None`` if there is none."""
 
     once: bool = False
     """Whether it is never repeated. Some servers drop connections after a second, so it needs one that was
@@ -161,7 +157,7 @@ class Transport(ABC):
     """Sends requests to one origin.
 
     Attributes:
-        failures: What the transport and its responses raise.
+        failures: The exceptions of the transport and its responses.
     """
 
     failures: Failures
@@ -169,7 +165,7 @@ class Transport(ABC):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the transport can send nothing, since it was closed."""
 
     @abstractmethod
     async def send(self, url: httpx.URL, request: Request) -> Response:

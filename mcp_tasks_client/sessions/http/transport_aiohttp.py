@@ -60,7 +60,7 @@ class AiohttpTransport(Transport):
     Args:
         basic: User and password to send with each request.
         user_agent: The ``User-Agent`` header.
-        certificates: What ``https`` is verified by; ``None`` if the URL is not ``https``.
+        certificates: For ``https``; ``None`` if the URL is not ``https``.
     """
 
     failures = Failures(
@@ -176,7 +176,7 @@ class _AiohttpResponse(Response):
 
 
 class _Chunks(AsyncIterator[bytes]):
-    """What has arrived, as often as something has. No generator, which could be dropped half-way."""
+    """The bytes that have arrived, chunk by chunk. No generator, which could be dropped half-way."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content

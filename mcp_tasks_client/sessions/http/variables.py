@@ -1,4 +1,4 @@
-"""What environment variables say of connections: proxies, hosts without one, certificates.
+"""Environment variables about connections: proxies, hosts without one, certificates.
 
 httpx stops at an entry of ``NO_PROXY`` that it cannot read, such as an IPv6 network or an address in
 brackets. So proxies are read here, for either library. An entry that cannot be read is passed over, as
@@ -25,9 +25,7 @@ def is_proxied(scheme: str) -> bool:
 def transports_by_pattern(library: Any, make: Callable[[str], Any]) -> dict[str, Any]:
     """Transports for the ``mounts`` of a client, by pattern; ``None`` for hosts without a proxy.
 
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-        make: Makes a transport through the proxy at a URL.
+    ``make`` makes a transport through the proxy at a URL.
 
     Raises:
         ValueError: A variable names a proxy that cannot be used. The text says which variable, and nothing

@@ -64,7 +64,7 @@ def new_request_id() -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OwnRequest:
-    """A request of ours. What the server says on the stream of its reply may be meant by it."""
+    """A request of ours. A message of the server on the stream of the reply may be about it."""
 
     method: str
     params: JSONObject = field(default_factory=dict, repr=False)
@@ -130,7 +130,7 @@ class Connection(ABC):
 
     Attributes:
         session_id: As given, or as the server named it; ``None`` if the server has no sessions.
-        introduction: What the server said of itself in the handshake; empty before that.
+        introduction: The server's words about itself in the handshake; empty before that.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session to the latest request and to a ``ping`` after it, so
@@ -187,7 +187,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
-        """What the server has answered ``initialize`` with."""
+        """The server's answer to ``initialize``."""
 
     @abstractmethod
     async def request(self, own: OwnRequest) -> JSONObject:
@@ -222,7 +222,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def listen(self, context: Callable[[], object]) -> None:
-        """Hear what the server sends outside of replies. Returns when nothing comes that way any more.
+        """Hear what the server sends outside of replies. Returns when no more can come that way.
 
         Args:
             context: Gives the context of a call for whose sake is listened now.

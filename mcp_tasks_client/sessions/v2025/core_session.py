@@ -12,8 +12,8 @@ kept with each task (``session_data``), and another process goes on in that MCP 
 - the questions of a task in ``input_required``, from requests that the server sends on the stream of an open
   ``tasks/result``, or on the GET stream. See :mod:`.task_tracker`.
 
-An answer is the reply to such a request. That the server has acknowledged it does not say that the task has
-used it. So the answer is sent once more if the task still waits two snapshots later.
+An answer is the reply to such a request. When the server acknowledges it, the task need not have used it
+yet. So the answer is sent once more if the task still waits two snapshots later.
 """
 
 from __future__ import annotations
@@ -52,20 +52,13 @@ from ..base import (
 from ..http.http_session import HttpSession
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
+from . import shapes
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
 from .session_data import SessionData, is_foreign
-from .shapes import (
-    CORE_TASKS_VERSION,
-    inline_result,
-    mark_answer,
-    read_created_task,
-    read_progress_token,
-    rename_task_fields,
-)
 from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
@@ -132,15 +125,8 @@ def session_over(
 class CoreTasksSession(Session):
     """A server of 2025-11-25.
 
-    Args:
-        connect: Makes a connection: of the MCP session with an ID, or of a new one.
-        endpoint: The server's name in the journal.
-        limits: Bounds of the requests.
-        client_info: ``name`` and ``version`` of the host.
-        inputs: Answers what the server asks outside of its tasks.
-        receiver: Runs what the server wants the client to run as a task.
-        preference: Whether to ask for tasks.
-        clock: By which everything waits.
+    ``connect`` makes a connection: of the MCP session with an ID, or of a new one. ``inputs`` answers the
+    questions outside of the server's tasks.
     """
 
     def __init__(
@@ -239,7 +225,7 @@ class CoreTasksSession(Session):
         meta = dict(call.meta or {})
         if as_task:
             params["task"] = {"ttl": self._preference.ttl_ms}
-            if read_progress_token({"_meta": meta}) is None:
+            if shapes.read_progress_token({"_meta": meta}) is None:
                 meta["progressToken"] = secrets.token_hex(8)
         return {**params, "_meta": meta} if meta else params
 
@@ -255,14 +241,14 @@ class CoreTasksSession(Session):
             raise
         finally:
             connection.calls -= 1
-        created = read_created_task(result)
+        created = shapes.read_created_task(result)
         if created is not None:
             self._unfinished.add(str(created["taskId"]))
         self._unfinished.discard(own.request_id)
         if created is None:
             return Returned(result)
         task = self._tracker.add_created(str(created["taskId"]), connection, context)
-        task.progress_token = read_progress_token(params)
+        task.progress_token = shapes.read_progress_token(params)
         meta = created.pop("_meta", None)
         task.meta = meta if isinstance(meta, dict) else None
         snapshot = self._snapshot(task, created, "tools/call")
@@ -280,12 +266,12 @@ class CoreTasksSession(Session):
             task = await self._take_up(ref)
             raw = await self._ask("tasks/get", task)
         try:
-            raw = rename_task_fields(raw)
+            raw = shapes.rename_task_fields(raw)
         except MalformedError as error:
             raise RequestErrors("tasks/get", task.task_id).malformed(str(error)) from None
         status = raw.get("status")
         if status in ("completed", "failed"):
-            raw = inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
+            raw = shapes.inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
         elif status not in TERMINAL_STATUSES:
             if task.reply is not None:
                 task.result = None  # the task goes on
@@ -313,7 +299,7 @@ class CoreTasksSession(Session):
             )
         async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
             for key, answer in answers.items():
-                await self._answer(task, key, mark_answer(answer, ref.task_id))
+                await self._answer(task, key, shapes.mark_answer(answer, ref.task_id))
         self._tracker.go_on(task)
         return task.data(self._tracker.owner).write()
 
@@ -384,7 +370,7 @@ class CoreTasksSession(Session):
         """
         if is_foreign(ref.session_data):
             raise made_in_another(
-                CORE_TASKS_VERSION,
+                shapes.CORE_TASKS_VERSION,
                 "Resume it once the server speaks that version again, or make the call again.",
             )
         task = self._tracker.find_current(ref)
@@ -437,7 +423,7 @@ class CoreTasksSession(Session):
         )
 
     async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> Reply:
-        """What ``tasks/result`` answers of a task that is over."""
+        """The answer to ``tasks/result`` of a task that is over."""
         if task.reply is not None:
             return task.reply
         try:

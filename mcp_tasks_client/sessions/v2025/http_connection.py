@@ -22,7 +22,7 @@ import anyio
 
 from ...aio.clock import Clock
 from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
-from ...policy import doubled
+from ...policy import growing_delay
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, reply_fields
 from ...protocol.text import header_value, quote
@@ -196,7 +196,7 @@ class HttpConnection(Connection):
     async def _pause(
         self, cursor: StreamCursor, failures: int, asked_s: float = 0.0, first_s: float = _RETRY_S
     ) -> None:
-        backoff_s = doubled(first_s, failures - 1, _LONGEST_RETRY_S) if failures else 0.0
+        backoff_s = growing_delay(first_s, failures, _LONGEST_RETRY_S)
         wanted_s = cursor.retry_s or 0.0
         await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s), _LONGEST_PAUSE_S))
 

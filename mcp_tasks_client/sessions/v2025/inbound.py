@@ -1,4 +1,4 @@
-"""What a 2025-11-25 server sends on its own account: questions, cancellations, status, progress."""
+"""Messages of a 2025-11-25 server on its own account: questions, cancellations, status, progress."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...questions.callbacks import InputContext, Inputs
+from ..repetition import repeat
 from .connection import GET_STREAM, Connection, OwnRequest
 from .receiver import Receiver
 from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
@@ -25,19 +26,19 @@ __all__ = ["Inbound"]
 logger = logging.getLogger("mcp_tasks_client")
 
 
-_REPLY_ATTEMPTS: Final = 3
-_REPLY_PAUSE_S: Final = 1.0
-"""A reply that did not arrive is sent again this often, after so many seconds."""
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 2.0
+"""Seconds before a reply that did not arrive is sent again."""
 
 
 class Inbound:
     """Decides whose each request and notification is.
 
     Args:
-        tracker: Takes what belongs to a task of the server.
-        inputs: Answers what belongs to none.
-        receiver: Runs what the server wants as a task of ours.
-        clock: By which a reply is retried.
+        tracker: Takes the messages that belong to a task of the server.
+        inputs: Answers the questions that belong to none.
+        receiver: Runs the tasks that the server wants of us.
+        clock: By which a reply is sent again.
         tools_changed: Called when the server's list of tools has changed.
     """
 
@@ -150,14 +151,10 @@ class Inbound:
         self, name: tuple[Connection, RequestId], answer: Reply, params: JSONObject, context: object
     ) -> None:
         connection, request_id = name
-        with suppress(SessionError):  # whoever asked fails by itself
-            for attempt in range(1, _REPLY_ATTEMPTS + 1):
-                if self._receiver.is_abandoned(params):
-                    return
-                try:
-                    await connection.answer(request_id, answer, context, None)
-                    return
-                except SessionError as error:
-                    if not error.retryable or attempt == _REPLY_ATTEMPTS:
-                        raise
-                    await self._clock.sleep(max(_REPLY_PAUSE_S * attempt, error.retry_after_s or 0.0))
+
+        async def send() -> None:
+            if not self._receiver.is_abandoned(params):
+                await connection.answer(request_id, answer, context, None)
+
+        with suppress(SessionError):  # the request of the server fails by itself
+            await repeat(send, self._clock.sleep, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)

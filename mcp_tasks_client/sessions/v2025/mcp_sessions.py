@@ -17,11 +17,8 @@ __all__ = ["McpSessions"]
 class McpSessions:
     """Begins MCP sessions, and goes back to those of other processes.
 
-    Args:
-        connect: Makes a connection: of the MCP session with that ID, or of a new one.
-        capabilities: What the client declares.
-        client_info: ``name`` and ``version`` of the host.
-        begun: Called when a new session has begun.
+    ``connect`` makes a connection: of the MCP session with that ID, or of a new one. ``begun`` is called when
+    a new session has begun.
 
     Attributes:
         current: The session that new calls are made in; ``None`` before the first.
@@ -45,11 +42,8 @@ class McpSessions:
     async def begin(self, context: object) -> Connection:
         """The current session, begun if there is none or the server has ended it.
 
-        Callers that wait for the same beginning share its failure. One that goes away leaves it a moment to
-        end; one that takes longer is cut, and leaves a session at the server that nobody uses.
-
-        Args:
-            context: Of the call for whose sake it is begun.
+        Callers that wait for the same beginning share its failure. A caller that goes away leaves the
+        beginning a moment to end. After that it is cut, and leaves an unused session at the server.
 
         Raises:
             SessionError: The server cannot be reached, or does not speak this generation.

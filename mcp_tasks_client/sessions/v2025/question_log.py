@@ -52,11 +52,7 @@ class _Entry:
 
 
 class QuestionLog:
-    """What a server has asked on behalf of one task.
-
-    Args:
-        data: What the journal knows of it.
-    """
+    """The questions that a server has asked on behalf of one task, with what the journal knows of them."""
 
     def __init__(self, data: SessionData) -> None:
         self._open = [
@@ -75,7 +71,7 @@ class QuestionLog:
 
         Args:
             request_id: Its JSON-RPC ID.
-            request: The question, without what differs each time that it is sent.
+            request: The question, without the parts that differ each time that it is sent.
 
         Returns:
             ``new`` if the log has changed; ``too many`` if it has not, because the task asks too much.
@@ -156,13 +152,10 @@ class QuestionLog:
         return entry.request_id
 
     def finish_answer(self, key: str, content: JSONObject, *, acknowledged: bool) -> None:
-        """Note that the answer was sent.
+        """Note that the answer to the question under a key was sent.
 
-        Args:
-            key: Of the question.
-            content: The answer.
-            acknowledged: Whether the server has said that it came. Another process does not send such an
-                answer once more: mcp 1.30 may have asked the next question under the same ID.
+        ``acknowledged``: the server has it. Another process does not send such an answer once more, since
+        mcp 1.30 may have asked the next question under the same ID.
         """
         entry = self._named(key)
         if entry is None:
@@ -183,10 +176,10 @@ class QuestionLog:
         return ordinal < self._answered.get(name, 0) and self._named(key) is None
 
     def look(self, *, waiting: bool) -> SentAnswer | None:
-        """Note a snapshot. Returns the answer that is to be sent once more, if it has had no effect.
+        """Note a snapshot of a task, which waits for input or does not.
 
-        Args:
-            waiting: Whether the task waits for input.
+        Returns:
+            The answer that is to be sent once more, if it has had no effect.
         """
         answer = self._unused
         if answer is None or not waiting:

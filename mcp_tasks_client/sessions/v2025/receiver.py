@@ -94,7 +94,7 @@ class _Received:
     """By the monotonic clock."""
 
     reply: Reply | None = None
-    """What ``tasks/result`` returns; ``None`` until the task has ended."""
+    """The reply to ``tasks/result``; ``None`` until the task has ended."""
 
     asking: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Surrounds the question to the host."""
@@ -135,13 +135,7 @@ class _Allowance:
 
 
 class Receiver:
-    """Runs the tasks of one server, for as long as :meth:`run` runs.
-
-    Args:
-        inputs: Asks the host.
-        policy: Limits.
-        clock: Tells when a task's time-to-live is over.
-    """
+    """Runs the tasks of one server, for as long as :meth:`run` runs."""
 
     def __init__(self, inputs: Inputs, policy: ReceivePolicy, clock: Clock) -> None:
         self._inputs = inputs
@@ -180,8 +174,7 @@ class Receiver:
     async def run(self, notify: Notify) -> None:
         """Ask the host, and forget what has expired. Runs until cancelled, which forgets every task.
 
-        Args:
-            notify: Tells the server that a task has ended.
+        ``notify`` tells the server that a task has ended.
         """
         try:
             async with anyio.create_task_group() as tasks:
@@ -200,18 +193,14 @@ class Receiver:
     ) -> Reply:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
 
-        Before it is sent, :meth:`is_abandoned` says whether it still may be.
+        Before the reply is sent, :meth:`is_abandoned` says whether it still may be.
 
         Args:
             method: ``elicitation/create``, ``sampling/createMessage`` or one of ``tasks/*``.
-            params: Its params.
-            session_id: The MCP session; for a connection without an ID, a name of its own.
-            request_id: Its JSON-RPC ID. A question that comes twice under one ID is one task. ``None``
-                makes a task of each.
+            params: Of the request.
+            session_id: Of the MCP session; for a connection without an ID, a name of its own.
+            request_id: A question that comes twice under one ID is one task. ``None`` makes a task of each.
             context: Of the request on whose stream it came.
-
-        Returns:
-            The result, or the error to answer.
         """
         if self._serving >= self._policy.max_requests:
             return RpcError(INTERNAL_ERROR, "Too many requests about tasks at once; ask again later", None)
@@ -247,19 +236,16 @@ class Receiver:
                 self._end_cancelled(task, _NOT_NEEDED)
 
     def is_abandoned(self, params: JSONObject) -> bool:
-        """Whether a request of the server's is about what only a cancelled task of its needed.
+        """Whether a request of the server's was needed by a cancelled task of the server only.
 
         Nothing must be answered then: mcp 1.30's server loses its session by an answer.
-
-        Args:
-            params: Of the request.
         """
         task_id = params.get("taskId")
         task = self._tasks.get(task_id) if isinstance(task_id, str) else None
         return (read_related_task(params) if task is None else task.related) in self._abandoned
 
     def forget_session(self, session_id: str) -> None:
-        """Forget every task of a session that has ended. Nobody is asked about them any more."""
+        """Forget every task of a session that has ended. The host is no longer asked about them."""
         self._allowances.pop(session_id, None)
         for task in [one for one in self._tasks.values() if one.session_id == session_id]:
             self._forget(task)
@@ -303,7 +289,7 @@ class Receiver:
         if task is None:
             self._check_room(of_session)
             self._created += 1
-            # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
+            # A request in the same session that knows the ID can read the answer, so the ID is a secret.
             task_id, now = secrets.token_urlsafe(24), self._now()
             task = self._tasks[task_id] = _Received(
                 task_id=task_id,

@@ -1,4 +1,4 @@
-"""What the journal keeps so that another process can go on with a task: its ``session_data``. Pure.
+"""The ``session_data`` in the journal, by which another process can go on with a task. Pure.
 
 It is JSON of our own after a mark, and opaque to the core.
 """
@@ -19,7 +19,7 @@ __all__ = ["OpenQuestion", "SentAnswer", "SessionData", "is_foreign"]
 
 _Id: TypeAlias = Annotated[RequestId, SkipValidation]
 _Object: TypeAlias = Annotated[JSONObject, SkipValidation]
-"""As a server has sent them, with whatever pydantic would refuse, such as half of a character."""
+"""As a server has sent them, also where pydantic would refuse them, such as half of a character."""
 
 
 class OpenQuestion(NamedTuple):

@@ -87,9 +87,9 @@ def read_created_task(result: JSONObject) -> JSONObject | None:
 
 
 def inline_result(task: JSONObject, reply: Reply) -> JSONObject:
-    """A task that is over, with what ``tasks/result`` answered.
+    """A task that is over, with the answer to ``tasks/result``.
 
-    Whatever the tool returned is its result, with ``isError`` or without, although 2025-11-25 calls the task
+    The tool's return value is the result, with ``isError`` or without, although 2025-11-25 calls the task
     of an ``isError`` result failed. Some servers answer ``tasks/result`` of a failed task with nothing but
     ``_meta``. The reason is then in ``statusMessage``.
     """

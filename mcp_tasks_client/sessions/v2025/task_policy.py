@@ -15,7 +15,7 @@ __all__ = ["TaskPolicy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPolicy:
-    """What the host wants of calls.
+    """The host's wishes for its calls.
 
     Raises:
         ValueError: ``prefer`` is none of the three words, or ``ttl_s`` is not positive.
@@ -38,10 +38,8 @@ class TaskPolicy:
     def wants_task(self, name: str, tool: Tool | None, *, server_makes_tasks: bool) -> bool:
         """Whether to send ``params.task`` with a call.
 
-        Args:
-            name: The tool's name.
-            tool: The tool as the server lists it; ``None`` if it does not.
-            server_makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
+        The tool is as the server lists it, and ``None`` if it does not. ``server_makes_tasks``: the server
+        declares ``tasks.requests.tools.call``.
 
         Raises:
             MissingCapabilityError: The host wants tasks always, and the server makes none of this tool.

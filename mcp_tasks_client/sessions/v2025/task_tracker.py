@@ -6,11 +6,11 @@ comes on it, and the result. Three rules keep questions from being lost:
 
 - An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
   context of that request, and would abort it.
-- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled,
+- A ``tasks/result`` whose stream has lost its reader is cancelled by its JSON-RPC ID, which is journaled,
   as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
   process that takes the task over. Otherwise the server would deliver the next question to it. Or its stream
   is resumed, if the server gave its events IDs.
-- What the server says between two polls is delivered at once, as a snapshot of the task.
+- A message of the server between two polls is delivered at once, as a snapshot of the task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anyio.abc import TaskGroup
 
 from ...aio.clock import Clock
 from ...errors import SessionError
-from ...policy import doubled
+from ...policy import growing_delay
 from ...protocol import JSONObject, MalformedError, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.task import TERMINAL_STATUSES, read_task
@@ -73,7 +73,7 @@ class OpenResult:
 
 @dataclass(eq=False, slots=True)
 class TrackedTask:
-    """What is known of one task, beside what the core knows."""
+    """One task, with all that is known of it here beside the core's knowledge."""
 
     task_id: str
     connection: Connection
@@ -94,7 +94,7 @@ class TrackedTask:
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
     context: object = field(default=None, repr=False)
-    """Of whoever has the task driven, as far as was told last."""
+    """Of the caller that has the task driven, as far as was told last."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
@@ -132,7 +132,7 @@ class TrackedTask:
         return None if self.result is None else self.result.reply
 
     def data(self, owner: str) -> SessionData:
-        """What the journal is to keep."""
+        """The ``session_data`` that the journal is to keep."""
         result_id, event_id = self.abandoned or (None, None)
         if self.result is not None and self.reply is None:
             result_id, event_id = self.result.own.request_id, self.event_id
@@ -259,7 +259,7 @@ class TaskTracker:
             del self._tasks[task.task_id]
 
     def silence(self, task: TrackedTask) -> None:
-        """Answer none of a task's questions any more: it is being cancelled."""
+        """Answer no more questions of a task: it is being cancelled."""
         task.silenced = True
         task.questions.clear()
         task.news.set()
@@ -267,11 +267,9 @@ class TaskTracker:
     # ── snapshots ─────────────────────────────────────────────────────────────────────────────
 
     def snapshot(self, task: TrackedTask, raw: JSONObject | None = None) -> Snapshot:
-        """The task with its oldest open question, its progress, and what the journal is to keep.
+        """The task with its oldest open question, its progress, and its data for the journal.
 
-        Args:
-            task: The task.
-            raw: A new snapshot of the server's; ``None`` for the latest.
+        ``raw`` is a new snapshot of the server's; ``None`` is for the latest.
 
         Raises:
             MalformedError: The snapshot is not one.
@@ -409,7 +407,7 @@ class TaskTracker:
             self._take_end(task, result.reply)
         else:
             self._note_lost(task, result, lost, self._clock.monotonic() - begun)
-        task.news.set()  # no question comes on this stream any more
+        task.news.set()  # this stream brings no further question
         await self._settle_abandoned(task)
 
     def _take_end(self, task: TrackedTask, reply: Reply | None) -> None:
@@ -431,7 +429,7 @@ class TaskTracker:
         task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
-        pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
+        pause_s = growing_delay(_REOPEN_S, task.failures, _LONGEST_REOPEN_S)
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or task.connection.lost or is_answer(error)):
             task.abandoned = result.own.request_id, None  # it may be open at the server still
@@ -457,7 +455,7 @@ class TaskTracker:
             task.result = None
 
     async def _close_result(self, task: TrackedTask) -> None:
-        """Tell the server that nobody reads any more, unless a question is open there, and stop reading."""
+        """Stop reading, and tell the server so, unless a question is open on the stream."""
         result = task.result
         if result is None or result.reply is not None or task.questions:
             return

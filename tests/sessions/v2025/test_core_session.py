@@ -498,6 +498,24 @@ async def test_a_question_of_a_plain_call_is_answered_by_the_host_at_once(wire: 
     assert asked == [(None, "Name?")]
 
 
+async def test_a_reply_that_does_not_arrive_is_sent_twice_more_the_second_time_after_a_longer_wait(
+    wire: Wire,
+) -> None:
+    clock, call = ManualClock(), Stream()
+    call.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+    wire.replies["tools/call"] = lambda arrived: call
+    wire.replies["answer"] = lambda arrived: httpx.ConnectError("not now")
+    sent: list[int] = []
+    async with wire.session(Observed(), clock=clock) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call, ToolCall(name="plain"), nothing)
+        await wire.wait_for("answer")
+        for seconds in (0.9, 0.2, 1.7, 0.3, 60.0):
+            await clock.advance(seconds)
+            sent.append(len(wire.of("answer")))
+        call.reply(text("plain"))
+    assert sent == [1, 2, 2, 3, 3]
+
+
 # ── takeover, closing, cancelling ─────────────────────────────────────────────────────────────
 
 
