@@ -47,8 +47,8 @@ from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
 from .journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .journal.codec import Codec
-from .journal.memory import MemoryJournal
 from .journal.sqlite.journal import SqliteJournal
+from .journal.sqlite.memory import MemoryJournal
 from .machine.record import Origin, Scope, TaskRecord
 from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy

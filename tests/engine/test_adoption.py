@@ -22,7 +22,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction, Listener
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.questions.question import answer_instruction, asked_under
 from mcp_tasks_client.testing import (

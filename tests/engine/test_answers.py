@@ -27,8 +27,8 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.inbox import Inbox
 from mcp_tasks_client.journal.base import Journal, Listener
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.questions.question import Question
 from mcp_tasks_client.sessions.base import TaskRef

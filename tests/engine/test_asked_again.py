@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tasks_client.errors import InputUnansweredError, SessionError, TaskNotFoundError
 from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing import (
     ManualClock,
     ScriptedServer,

@@ -33,7 +33,7 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.policy import PollPolicy

@@ -18,7 +18,7 @@ from mcp_tasks_client.errors import InputUnansweredError, JournalLockedError
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import questions_of
 from mcp_tasks_client.policy import PollPolicy

@@ -35,7 +35,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.policy import PollPolicy

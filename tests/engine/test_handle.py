@@ -38,7 +38,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle, TaskReference
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import (
     cancelled,

@@ -12,7 +12,7 @@ import pytest
 from mcp_tasks_client import idempotency_key
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError, JournalError, OutcomeUnknownError, SessionError
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall

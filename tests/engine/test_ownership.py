@@ -24,7 +24,7 @@ from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.errors import CredentialRefusedError, InputUnansweredError, TaskNotFoundError
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import SendCall
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing, OutcomeUnknown

@@ -24,8 +24,8 @@ from mcp_tasks_client.engine.process import Process, _current, _started
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal.base import Lease, LeaseSource
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing import ManualClock, working
 from tests._requirements import requirement
 from tests.journal.files import rows_in_memory, timed

@@ -12,7 +12,7 @@ from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.handle import TaskHandle, TaskReference
 from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._requirements import requirement
 from tests._results import text

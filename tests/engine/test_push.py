@@ -16,7 +16,7 @@ from mcp_types import ElicitResult
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.task import read_task

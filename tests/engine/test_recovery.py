@@ -17,8 +17,8 @@ from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.engine.call_store import BATCH
 from mcp_tasks_client.errors import JournalCorruptError, TaskNotFoundError, WaitTimeoutError
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.protocol.task import read_task

@@ -24,7 +24,7 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import input_required, working

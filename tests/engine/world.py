@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working

@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import TaskRecord
 from tests._forked import Program
 
@@ -161,7 +161,7 @@ import os, sys, warnings
 warnings.simplefilter("error")
 import anyio
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record

@@ -20,7 +20,7 @@ from mcp_tasks_client import FernetCodec, Inbox, TaskHandle, TasksClient
 from mcp_tasks_client.errors import JournalCodecError
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.codec import Codec, decoded, encoded
-from mcp_tasks_client.journal.copy import main as copy
+from mcp_tasks_client.journal.copy.__main__ import main as copy
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from mcp_tasks_client.journal.base import Instruction, Journal, Lease
-from mcp_tasks_client.journal.copy import main
+from mcp_tasks_client.journal.copy.__main__ import main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord

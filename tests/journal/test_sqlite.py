@@ -32,13 +32,13 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import sql, thread
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.row import Row, columns_of, read_rows, scope_digest
 from mcp_tasks_client.journal.sqlite import file as sqlite_file
 from mcp_tasks_client.journal.sqlite import thread as sqlite_thread
 from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
 from mcp_tasks_client.journal.sqlite.file import APPLICATION_ID, VERSION, schema_sql
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal, choose_journal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Source, everybody, finished, lease, observing, record
@@ -986,7 +986,9 @@ class TestFailures(OneLoop):
             async with SqliteJournal(path) as journal:
                 spy.connections[-1].set_authorizer(refuse)
                 with pytest.raises(JournalError, match="not authorized"):
-                    await journal.claim(record(record_id="lost"))  # of two statements, and so in a transaction
+                    await journal.claim(
+                        record(record_id="lost")
+                    )  # in BEGIN and COMMIT
                 spy.connections[-1].set_authorizer(None)
                 await journal.save(record(record_id="after"))
                 assert not spy.connections[-1].in_transaction

@@ -33,7 +33,7 @@ from mcp_tasks_client.errors import (
     TaskNotFoundError,
     TasksClientError,
 )
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 
 from .._forked import make_command

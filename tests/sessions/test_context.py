@@ -19,7 +19,7 @@ from mcp_tasks_client.engine.requests import Requests
 from mcp_tasks_client.engine.tool_result import read_result
 from mcp_tasks_client.hosts.host_call import read_host_call
 from mcp_tasks_client.hosts.host_calls import HostCalls, make_engine
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask, SendCall
 from mcp_tasks_client.machine.events import TaskCreated
 from mcp_tasks_client.machine.record import Scope, TaskRecord

@@ -9,7 +9,7 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client.errors import TaskNotFoundError
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.sessions.base import Session
 from mcp_tasks_client.testing import (
     Garbled,

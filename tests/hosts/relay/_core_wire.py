@@ -11,7 +11,7 @@ import anyio
 from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.hosts.relay.relay import Relay
 from mcp_tasks_client.hosts.relay.tasks_transport import TasksTransport
-from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError

@@ -47,8 +47,8 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from tests.real_server import RealServer

@@ -27,8 +27,8 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
-from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from ..errors import DrivenElsewhereError
-from .base import Journal, LeaseSource
-from .medium import Medium
-from .row import unescape
-from .sql import SqlJournal
-from .work import Job, Work, note_results
+from ...errors import DrivenElsewhereError
+from ..base import Journal, LeaseSource
+from ..medium import Medium
+from ..row import unescape
+from ..sql import SqlJournal
+from ..work import Job, Work, note_results
 
 __all__ = ["MemoryJournal"]
 
@@ -56,8 +56,8 @@ class _Memory(Medium):
     def __init__(self) -> None:
         import sqlite3  # imported on use: most hosts keep a file, or a database elsewhere
 
-        from .sqlite.execution import STATEMENTS, execute
-        from .sqlite.file import explain, schema_sql
+        from .execution import STATEMENTS, execute
+        from .file import explain, schema_sql
 
         self._execute, self._explain = execute, explain
         self._instructed = STATEMENTS("instructed").text

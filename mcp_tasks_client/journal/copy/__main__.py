@@ -22,17 +22,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import JournalError, JournalLockedError
-from .codec import Codec, decoded, encoded
-from .encryption import FernetCodec
-from .postgres.dialect import POSTGRES, check_schema, rows_json
-from .row import Row, columns_of_row
-from .sqlite.execution import STATEMENTS
-from .sqlite.file import connect, explain
-from .statements import Statements
+from ...errors import JournalError, JournalLockedError
+from ..codec import Codec, decoded, encoded
+from ..encryption import FernetCodec
+from ..postgres.dialect import POSTGRES, check_schema, rows_json
+from ..row import Row, columns_of_row
+from ..sqlite.execution import STATEMENTS
+from ..sqlite.file import connect, explain
+from ..statements import Statements
 
 if TYPE_CHECKING:
-    from .postgres.database import Connection
+    from ..postgres.database import Connection
 
 __all__ = ["copy", "main"]
 
@@ -111,7 +111,7 @@ class _Database(_Medium):
     """
 
     def __init__(self, dsn: str, schema: str) -> None:
-        from .postgres import database  # imported on use: a copy from file to file needs no psycopg
+        from ..postgres import database  # imported on use: a copy from file to file needs no psycopg
 
         database.parse(dsn)
         self._database = database
