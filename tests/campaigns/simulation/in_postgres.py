@@ -7,7 +7,7 @@ the database is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import psycopg
@@ -74,19 +74,6 @@ class AtOnce(PostgresJournal):
             listener([unescape(key) for key in keys])
 
         return JournalThread.listen(self._opened(), hear)
-
-    @property
-    def _instructions(self) -> Mapping[str, Mapping[str, Instruction]]:
-        """All instructions, by record and name, as the world looks at them."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            rows = connection.execute(
-                f"SELECT record_id, name, body, at, heeded FROM {self._schema}.instructions".encode()
-            ).fetchall()
-        found: dict[str, dict[str, Instruction]] = {}
-        for record_id, name, body, at, heeded in rows:
-            left = Instruction(unescape(name), unescape(body), at, bool(heeded))
-            found.setdefault(unescape(record_id), {})[left.name] = left
-        return found
 
 
 async def play_in_postgres(dsn: str, schema: str, seeds: Iterable[int]) -> list[tuple[int, list[str]]]:

@@ -43,17 +43,13 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.engine.endpoint import Endpoint
-from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
 from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
-from mcp_tasks_client.handle import detached
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
-from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.questions.question import to_wire
 from mcp_tasks_client.sessions.base import (
     BeforeSend,
@@ -66,20 +62,21 @@ from mcp_tasks_client.sessions.base import (
 )
 from mcp_tasks_client.testing import KilledError
 
-from ..shared_journal import LOOK_S, ProcessJournal
+from ..shared_journal import LOOK_S
 from ..virtual_time import ProcessClock, VirtualProcess
 from .plans import Answering, Intent
+from .seams import DroppedIn
 
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Process"]
+__all__ = ["ANSWERING", "Line", "Process"]
 
 FLOOR_S: Final = 0.2
 """Seconds between polls that the server wants at once. By default these are some 2,000 of a minute, and a
 tenth of all the time went into looking on while nothing happened."""
 
-_ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
+ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
 """The question whose callback has returned, for the commit of its answer."""
 
 
@@ -196,7 +193,7 @@ class Process(Observer):
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
-        self.journal = ProcessJournal(
+        self.journal = world.parts.journal(
             world.journal,
             self.clock,
             self._trouble,
@@ -206,7 +203,7 @@ class Process(Observer):
         )
         if world.plan.retention_s is not None:
             self.journal.retention_s = world.plan.retention_s
-        self.line = Line(self)
+        self.line = world.parts.line(self)
         self.random = Random(world.random.random())
         self._laters = Random(f"what process {self.pid} leaves in {world.seed}")
         self.tasks: set[str] = set()
@@ -220,8 +217,11 @@ class Process(Observer):
 
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
-        self._dropped_in: Engine
-        self._inputs: Callbacks
+        self._dropped_in: DroppedIn
+        self._driving: Counter[str] = Counter()
+        """The calls that are driven here, by ``record_id``."""
+
+        self._life: TaskGroup
         self._tasks: TaskGroup | None = None
         world.processes.append(self)
         world.living.add(self.pid)
@@ -232,10 +232,10 @@ class Process(Observer):
         world = self.world
         world.tell(f"process {self.pid} starts")
         deaf = "" if self.last else world.plan.deaf
-        callbacks: dict[str, Any] = {
-            kind: self._ask for kind in ("elicitation", "sampling", "roots") if kind != deaf
-        }
-        common: dict[str, Any] = {
+        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, others go on where they have waited
+        options: dict[str, Any] = {
+            **{kind: self.ask for kind in ("elicitation", "sampling", "roots") if kind != deaf},
+            "poll": PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S, wait_for_slot_s=slot_s),
             "journal": self.journal,
             "on_abandon": world.plan.on_abandon,
             "application": self.application,
@@ -246,14 +246,13 @@ class Process(Observer):
                 observer=self,
             ),
         }
-        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, others go on where they have waited
-        policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S, wait_for_slot_s=slot_s)
-        self._client = client = TasksClient(self.line, poll=policy, **callbacks, **common)
-        self._dropped_in = Engine(policy=policy, handle_of=detached, **common)
-        self._inputs = Callbacks(**callbacks)
+        options = world.parts.options(self, options)
+        self._client = client = world.parts.client(self.line, **options)
+        self._dropped_in = world.parts.dropped_in(self.line, **options)
         try:
             with self.scope:
                 async with anyio.create_task_group() as tasks:
+                    self._life = tasks
                     tasks.start_soon(self.journal.write_now_and_then)
                     await self._open(client)
                     tasks.cancel_scope.cancel()
@@ -265,6 +264,10 @@ class Process(Observer):
                     world.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
         finally:
             self._die()
+
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin something that lasts no longer than the process."""
+        self._life.start_soon(work)
 
     async def _open(self, client: TasksClient) -> None:
         async with client:
@@ -297,11 +300,8 @@ class Process(Observer):
 
     @property
     def driven(self) -> set[str | None]:
-        """The IDs of the tasks that it sees to."""
-        assert self._client is not None
-        engines = [self._client._engine, self._dropped_in]
-        calls = [call for engine in engines for call in list(engine.store.live.values())]
-        return {call.task_id for call in calls if call.driver is not None}
+        """The IDs of the tasks that it sees to, by the journal."""
+        return {self.world.task_of(record_id) for record_id in +self._driving}
 
     def _die(self) -> None:
         world = self.world
@@ -309,8 +309,6 @@ class Process(Observer):
         self.killed = True
         self.clock.kill()
         world.living.discard(self.pid)
-        store = self._dropped_in.store
-        store._lease.leave(store._owner)  # nothing closes an extension but the end of its process
         for key in [key for key, asking in world.prompts.items() if asking is self]:
             del world.prompts[key]
         self.ended.set()
@@ -467,9 +465,8 @@ class Process(Observer):
         assert isinstance(reply, Created)
         try:
             with self._waits_for(intent.tool):
-                endpoint = Endpoint(self._dropped_in, self.line, self._inputs, Scope(self.line.endpoint))
                 created = Snapshot(reply.task, reply.session_data)
-                result = await endpoint.see_task_through(created, intent.tool, timeout=None, listeners=())
+                result = await self._dropped_in.see_through(created, intent.tool)
         except JournalError:
             self.tasks.discard(reply.task.task_id)  # only the next dropped-in call would commit it
             raise
@@ -553,8 +550,6 @@ class Process(Observer):
         await self.clock.pass_on()
         with suppress(JournalError):
             questions = await client.questions()
-            for call in list(client._engine.store.live.values()):
-                world.note_questions(call.record)  # the journal has none of a call without a key or a task
             await self._sleep(after_s)
             for question in questions:
                 if self._laters.random() > share:
@@ -566,8 +561,9 @@ class Process(Observer):
                     continue  # of a call without a key, which is over by now
                 world.given.add(key)
                 world.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
+                by_name = partial(client.answer, question.question_id)
                 try:
-                    await question.answer(answer)
+                    await (question.answer if world.answers % 2 else by_name)(answer)
                 except AlreadyAnsweredError as error:
                     if not error.same:
                         continue
@@ -610,7 +606,7 @@ class Process(Observer):
         if self.world.clock.now > wished_at and not self.late:
             self.world.break_("on after a cancel", f"process {self.pid} {what} of {task_id}")
 
-    async def _ask(self, context: Any, params: Any) -> Any:
+    async def ask(self, context: Any, params: Any) -> Any:
         key, world = context.key, self.world
         task_id = context.task.task_id if context.task is not None else None
         self.not_after_a_cancel(task_id, f"asks {key}")
@@ -650,7 +646,7 @@ class Process(Observer):
                 del world.prompts[key]
         world.answers += 1
         world.given.add(key)
-        _ANSWERING.set(key)
+        ANSWERING.set(key)
         return _answer(params, world.answers)
 
     @contextmanager
@@ -715,7 +711,11 @@ class Process(Observer):
     # ── what happens to it ────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
+        if record is not None:
+            self.world.note_questions(record)  # the journal has none of a call without a key or a task
         if point == DRIVE:
+            assert record is not None
+            self._driving[record.record_id] += 1
             return  # nothing is committed or sent by that alone
         await self._pass(point)
         if point == "commit: TaskCreated":
@@ -723,13 +723,22 @@ class Process(Observer):
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
         if point == DRIVE:
+            self._end_driving(record)
             return
         if point == "commit: TaskCreated" and len(self.world.journaled) == self._task_ids.pop(_me(), -1):
             self.world.break_("a task ID is not journaled", f"by process {self.pid}")
-        key = _ANSWERING.get()
+        key = ANSWERING.get()
         if point == "commit: AnswerReady" and key is not None:
             self.world.committed.setdefault(key, self.world.clock.now)
         await self._pass(point)
+
+    def failed(self, point: Point, record: TaskRecord | None, error: BaseException) -> None:
+        if point == DRIVE:
+            self._end_driving(record)
+
+    def _end_driving(self, record: TaskRecord | None) -> None:
+        assert record is not None
+        self._driving[record.record_id] -= 1
 
     async def _pass(self, point: Point) -> None:
         await self.clock.pass_on()
