@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from weakref import ref
 
 import anyio
 from anyio.abc import TaskGroup
@@ -242,7 +243,7 @@ class Process(Observer):
             "environment": Environment(
                 clock=self.clock,
                 jitter=self.random.random,
-                process=VirtualProcess.numbered(self.pid, world.sees),
+                process=VirtualProcess.numbered(self.pid, partial(_look, ref(world))),
                 observer=self,
             ),
         }
@@ -755,6 +756,12 @@ class Process(Observer):
                 self.world.lose_replies()
                 return JournalError("the disk is full") if what == "full" else JournalLockedError("locked")
         return None
+
+
+def _look(world: ref[World], pid: int) -> bool | None:
+    """Whether a process lives. A program keeps the processes of leases, which must not keep the world."""
+    there = world()
+    return None if there is None else there.sees(pid)
 
 
 def _answer(params: Any, number: int) -> Any:
