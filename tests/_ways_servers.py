@@ -21,8 +21,8 @@ from mcp.shared.inbound import decode_header_value
 
 from mcp_tasks_client.protocol import EXTENSION_ID
 
-from ._host import KNOWN
 from ._ways import LIMIT_S, UNDER_HOST, Way
+from .kit.person import KNOWN
 from .legacy_servers import LegacyServer
 from .real_server import RealServer
 from .servers.strict_log import Entry

@@ -12,9 +12,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import TasksExtension, TasksTransport
 from mcp_tasks_client.testing import ScriptedServer
-
-from .http._host import ENDPOINT, URL
-from .relay._host import StreamHost, over_streams
+from tests.kit.json_rpc_host import ENDPOINT, URL
+from tests.kit.stream_host import StreamHost, over_streams
 
 __all__ = ["extended", "streamed"]
 

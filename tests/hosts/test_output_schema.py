@@ -20,9 +20,9 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 from mcp_tasks_client.testing import ScriptedServer, complete, scripted_client, work
+from tests.kit.json_rpc_host import ENDPOINT, QUICK, URL, hosted
 
 from ._doors import extended, streamed
-from .http._host import ENDPOINT, QUICK, URL, hosted
 
 pytestmark = pytest.mark.anyio
 

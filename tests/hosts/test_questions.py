@@ -22,8 +22,16 @@ from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ask as asking
 from mcp_tasks_client.testing import complete, form, text_result
 from tests._requirements import requirement
-
-from .http._host import OLDER, Host, OlderHost, asking_server, count, hosted, recorded, resume
+from tests.kit.json_rpc_host import (
+    OLDER,
+    JsonRpcHost,
+    OlderJsonRpcHost,
+    asking_server,
+    count,
+    hosted,
+    recorded,
+    resume,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +42,7 @@ def accept(name: str, value: str = "Ada") -> JSONObject:
     return {"action": "accept", "content": {name: value}}
 
 
-async def ask(host: Host, tool: str, **params: Any) -> JSONObject:
+async def ask(host: JsonRpcHost, tool: str, **params: Any) -> JSONObject:
     """A call that the host is asked about: the result of that round."""
     result: JSONObject = (await host.call(tool, **params))["result"]
     assert result["resultType"] == "input_required", result
@@ -43,7 +51,7 @@ async def ask(host: Host, tool: str, **params: Any) -> JSONObject:
 
 
 async def go_on(
-    host: Host, tool: str, asked: JSONObject, answers: Mapping[str, JSONObject], **params: Any
+    host: JsonRpcHost, tool: str, asked: JSONObject, answers: Mapping[str, JSONObject], **params: Any
 ) -> JSONObject:
     state = {"requestState": asked["requestState"]} if "requestState" in asked else {}
     return await host.call(tool, inputResponses=answers, **state, **params)
@@ -359,7 +367,7 @@ async def test_a_callback_of_the_transport_answers_instead_of_the_host() -> None
 async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(tool: str) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, host_options={"version": OLDER}) as host:
-        older = OlderHost(host, {"elicitation/create": {"result": accept("name")}})
+        older = OlderJsonRpcHost(host, {"elicitation/create": {"result": accept("name")}})
         await older.initialize()
         assert text(await older.call(tool)) == "done"
         assert await recorded(journal, pending=True) == []
@@ -382,7 +390,7 @@ async def test_a_refusal_or_a_wrong_answer_of_the_host_leaves_the_task_waiting(
 ) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, host_options={"version": OLDER}) as host:
-        older = OlderHost(host, {"elicitation/create": reply})
+        older = OlderJsonRpcHost(host, {"elicitation/create": reply})
         await older.initialize()
         failed = await older.call("asks")
         assert told in failed["error"]["message"]
@@ -393,5 +401,5 @@ async def test_a_refusal_or_a_wrong_answer_of_the_host_leaves_the_task_waiting(
 async def test_a_session_that_declared_no_callback_is_not_asked() -> None:
     server = asking_server()
     async with hosted(server, host_options={"version": OLDER}) as host:
-        failed = await OlderHost(host, {}).call("asks")
+        failed = await OlderJsonRpcHost(host, {}).call("asks")
     assert "give the session a callback" in failed["error"]["message"]

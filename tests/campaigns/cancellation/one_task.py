@@ -283,7 +283,7 @@ class SlowJournal(MemoryJournal):
             await super().remove(record)
 
 
-class Host:
+class NumberingPerson:
     """Answers questions, differently each time, so that an answer given twice can be told."""
 
     def __init__(self, doings: Doings) -> None:
@@ -330,7 +330,7 @@ class World:
         self.clock = QuickClock()
         self.doings = Doings()
         self.server = Server(self.clock, **(server or {}))
-        self.host = Host(self.doings)
+        self.host = NumberingPerson(self.doings)
         self.journal = journal or SlowJournal(self.doings)
         self.outcomes = 0
         self.timeout: float | None = None

@@ -36,9 +36,20 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from tests.kit.json_rpc_host import (
+    CURRENT,
+    LIMIT_S,
+    OLDER,
+    URL,
+    JsonRpcHost,
+    asking_server,
+    count,
+    hosted,
+    recorded,
+    resume,
+)
 
 from ..._requirements import requirement
-from ._host import CURRENT, LIMIT_S, OLDER, URL, Host, asking_server, count, hosted, recorded, resume
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +204,7 @@ async def test_a_client_that_is_closed_ends_its_calls_and_their_tasks_go_on(libr
     server, journal = asking_server(), MemoryJournal()
     errors: list[Exception] = []
 
-    async def call(host: Host, meta: JSONObject) -> None:
+    async def call(host: JsonRpcHost, meta: JSONObject) -> None:
         try:
             body = host.body("for_ever", meta=meta)
             host.read(await host.post(body))

@@ -102,12 +102,12 @@ def test_an_extension_finds_the_client_that_is_being_made_and_later_the_client_f
 
 
 def test_claims_that_a_host_asks_for_itself_are_no_clients() -> None:
-    class Host(mcp.Client):
+    class OtherClient(mcp.Client):
         def claims_for_another(self, extension: Extension) -> None:
             extension.claims()
 
     extension = Extension()
-    Host("http://127.0.0.1:1/mcp").claims_for_another(extension)
+    OtherClient("http://127.0.0.1:1/mcp").claims_for_another(extension)
     assert extension.asked_by == [None]
 
 

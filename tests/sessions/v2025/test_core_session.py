@@ -28,10 +28,10 @@ from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.sessions.v2025.session_data import OpenQuestion, SessionData
 from mcp_tasks_client.testing.clock import ManualClock
-
 from tests._observed import Observed
 from tests._requirements import requirement
-from tests.hosts.http._host import Host
+from tests.kit.json_rpc_host import JsonRpcHost
+
 from .wire import LIMIT_S, RELATED, TASK, Arrived, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio
@@ -1128,7 +1128,7 @@ async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its
         else:
             transport = TasksHttpTransport(inner, journal=MemoryJournal())
             async with httpx.AsyncClient(transport=transport) as http:
-                host = Host(http, url=URL, version="2025-11-25")
+                host = JsonRpcHost(http, url=URL, version="2025-11-25")
                 for _ in range(2):
                     assert await host.text("slow") == "done"
     assert heard == [True, True]

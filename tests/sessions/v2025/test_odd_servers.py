@@ -24,7 +24,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.protocol import JSONObject
 from tests._requirements import requirement
 from tests._results import text
-from tests.hosts.http._host import Host
+from tests.kit.json_rpc_host import JsonRpcHost
 
 from .wire import LIMIT_S, TASK, Arrived, Wire, refusal
 from .wire import text as said
@@ -91,7 +91,7 @@ async def test_such_a_server_serves_a_host_over_its_http_client_as_well(wire: Wi
     transport = TasksHttpTransport(httpx.MockTransport(wire), journal=MemoryJournal(), poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport) as http:
-            assert await Host(http, url=URL).text("slow") == "done"
+            assert await JsonRpcHost(http, url=URL).text("slow") == "done"
 
 
 @pytest.mark.parametrize(
@@ -303,6 +303,6 @@ async def test_over_a_host_s_http_client_a_session_of_ours_is_ended_as_well(wire
     transport = TasksHttpTransport(httpx.MockTransport(wire), journal=MemoryJournal(), poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer a"}) as http:
-            assert await Host(http, url=URL).text("slow") == "done"
+            assert await JsonRpcHost(http, url=URL).text("slow") == "done"
     (ended,) = wire.of("DELETE")
     assert (ended.session_id, ended.headers["authorization"]) == ("s1", "Bearer a")

@@ -10,7 +10,6 @@ from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.v2025.question_log import QuestionLog
 from mcp_tasks_client.sessions.v2025.session_data import SentAnswer, SessionData
 from mcp_tasks_client.sessions.v2025.shapes import strip_volatile
-
 from tests._requirements import requirement
 
 CAT: Final[JSONObject] = {"method": "elicitation/create", "params": {"message": "Cat?"}}

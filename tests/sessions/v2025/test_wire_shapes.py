@@ -23,7 +23,6 @@ from mcp_tasks_client.sessions.v2025.shapes import (
     rename_task_fields,
 )
 from mcp_tasks_client.sessions.v2025.task_policy import TaskPolicy
-
 from tests._requirements import requirement
 
 RELATED = "io.modelcontextprotocol/related-task"
