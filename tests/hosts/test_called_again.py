@@ -56,13 +56,11 @@ from tests.kit.json_rpc_host import (
     hosted,
     recorded,
 )
+from tests.kit.older_server import OlderServer, refusal
 from tests.kit.stream_host import over_streams
-from tests.sessions.v2025.wire import Wire as OlderServer
-from tests.sessions.v2025.wire import refusal
 
 from ._doors import streamed
-from .relay._core_wire import Wire as OlderStream
-from .relay._core_wire import connected
+from .relay._host_session import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -495,10 +493,10 @@ async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(at:
 
 
 async def test_at_2025_11_25_a_session_of_a_host_is_asked() -> None:
-    server, left = OlderStream(), [url_data("a", "b")]
+    server, left = OlderServer(), [url_data("a", "b")]
     takes = server.replies["tools/call"]
-    server.replies["tools/call"] = lambda params: (
-        RpcError(-32042, "no", left.pop()) if left else takes(params)
+    server.replies["tools/call"] = lambda arrived: (
+        RpcError(-32042, "no", left.pop()) if left else takes(arrived)
     )
     server.task["status"] = "completed"
     async with connected(server, BY_URL) as session:
@@ -512,8 +510,8 @@ async def test_at_2025_11_25_a_session_of_a_host_is_asked() -> None:
 
 
 async def test_at_2025_11_25_a_session_that_declines_is_told_so() -> None:
-    server = OlderStream()
-    server.replies["tools/call"] = lambda params: RpcError(-32042, "no", url_data("a"))
+    server = OlderServer()
+    server.replies["tools/call"] = lambda arrived: RpcError(-32042, "no", url_data("a"))
     async with connected(server, BY_URL) as session:
         call = await session.send("tools/call", {"name": "slow", "arguments": {}})
         asked = await session.hears("elicitation/create")
@@ -524,8 +522,8 @@ async def test_at_2025_11_25_a_session_that_declines_is_told_so() -> None:
 
 
 async def test_at_2025_11_25_a_session_that_cannot_be_asked_gets_the_server_s_error_with_the_urls() -> None:
-    server = OlderStream()
-    server.replies["tools/call"] = lambda params: RpcError(-32042, "no", url_data("a"))
+    server = OlderServer()
+    server.replies["tools/call"] = lambda arrived: RpcError(-32042, "no", url_data("a"))
     async with connected(server) as session:
         call = await session.send("tools/call", {"name": "slow", "arguments": {}})
         asked = await session.hears("elicitation/create")

@@ -15,7 +15,7 @@ from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
 from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost, asking_server, count, hosted
-from tests.sessions.v2025.wire import Wire, refusal, text
+from tests.kit.older_server import OlderServer, refusal, text
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ async def test_more_users_at_once_than_sessions_are_kept_do_not_close_each_other
 
 async def test_the_mcp_sessions_of_all_users_are_ended_at_the_same_time() -> None:
     users, ended = 3, list[str]()
-    all_arrived, wire = anyio.Event(), Wire()
+    all_arrived, wire = anyio.Event(), OlderServer()
 
     async def serve(request: httpx.Request) -> httpx.Response:
         response = await wire(request)
