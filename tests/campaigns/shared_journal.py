@@ -1,4 +1,4 @@
-"""One journal that the processes of a world share. What a process had not committed dies with it."""
+"""One journal that several processes share. What a process had not committed dies with it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from mcp_tasks_client.journal.postgres.work import Work
 from mcp_tasks_client.journal.row import unescape
 from mcp_tasks_client.journal.thread import Job, JournalThread
 
-from .world import play
+from .history import play
 
 __all__ = ["AtOnce", "play_in_postgres"]
 
@@ -83,8 +83,8 @@ async def play_in_postgres(dsn: str, schema: str, seeds: Iterable[int]) -> list[
         for seed in seeds:
             journal = AtOnce(dsn, schema)
             await journal.empty()
-            world = await play(seed, journal)
-            await journal.aclose()  # what the world has opened
-            if world.broken:
-                broken.append((seed, world.broken))
+            history = await play(seed, journal)
+            await journal.aclose()  # what the history has opened
+            if history.broken:
+                broken.append((seed, history.broken))
     return broken

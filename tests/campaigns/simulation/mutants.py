@@ -54,7 +54,7 @@ from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef, Too
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import VirtualProcess
-from . import world
+from . import history
 from .parts import Advance, Options, Parts, advancing, rebound
 from .process import ANSWERING, Line, Process
 from .seams import DroppedIn, replaced
@@ -228,7 +228,7 @@ def what_nobody_has_had_is_forgotten() -> Parts:
 def what_was_had_just_now_is_forgotten() -> Parts:
     class Hasty(MemoryJournal):
         async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
-            return await super().prune(before + world.SPARED_S, now, gone)
+            return await super().prune(before + history.SPARED_S, now, gone)
 
     return Parts(disk=Hasty)
 
@@ -760,7 +760,7 @@ def _insisting(*, on_cancelled: bool) -> Parts:
                 await over.wait()
             except anyio.get_cancelled_exc_class():
                 task_id = context.task.task_id if context.task is not None else None
-                if (task_id in process.world.wished) != on_cancelled:
+                if (task_id in process.history.wished) != on_cancelled:
                     scope.cancel()
                 raise
             if failed:
@@ -784,7 +784,7 @@ def a_question_that_is_asked_anew_has_its_old_name() -> Parts:
     def old_name(record_id: str, asked: Any) -> str:
         return question_id(record_id, replace(asked, asked_at=0.0, digest=""))
 
-    return Parts(patched=partial(rebound, question_id, old_name, world))
+    return Parts(patched=partial(rebound, question_id, old_name, history))
 
 
 @mutant

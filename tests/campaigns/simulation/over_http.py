@@ -1,4 +1,4 @@
-"""The server's HTTP application in virtual time, behind a gateway: replies as they come in the world.
+"""The server's HTTP application in virtual time, behind a gateway: replies as real ones come.
 
 JSON-RPC IDs may come back as text, replies as events of a stream, and a credential expires every few
 requests. All of it is as :mod:`mcp_tasks_client.testing` offers it to hosts.

@@ -18,9 +18,9 @@ import pytest
 from tests._requirements import requirement
 
 from .__main__ import play_many
+from .history import play
 from .in_postgres import play_in_postgres
 from .mutants import MUTANTS
-from .world import play
 
 PARTS: Final = 10
 SHORT: Final = 300
@@ -137,8 +137,8 @@ def test_a_broken_guarantee_is_noticed(mutant: str, long: bool) -> None:
     async def find() -> int | None:
         for seed in (TELLING.get(mutant, 0), *range(ENOUGH if long else 0)):
             with anyio.move_on_after(20) as too_long:
-                world = await play(seed, parts=MUTANTS[mutant])
-            if too_long.cancelled_caught or world.broken:
+                history = await play(seed, parts=MUTANTS[mutant])
+            if too_long.cancelled_caught or history.broken:
                 return int(seed)
         return None
 

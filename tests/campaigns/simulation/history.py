@@ -43,7 +43,7 @@ from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
 from .process import Process
 from .telling import Grapevine
 
-__all__ = ["World", "play"]
+__all__ = ["History", "play"]
 
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
@@ -59,7 +59,7 @@ Happening = tuple[float, str]
 _SCOPE: Final = Scope("scripted")
 
 
-class World:
+class History:
     """A history as it happens.
 
     Attributes:
@@ -653,7 +653,7 @@ class World:
                 self.lost_replies.add(arrival.task_id)
 
 
-async def play(seed: int, journal: Any = None, parts: Parts = WHOLE) -> World:
+async def play(seed: int, journal: Any = None, parts: Parts = WHOLE) -> History:
     """Play one history from its beginning to its end.
 
     Args:
@@ -662,22 +662,22 @@ async def play(seed: int, journal: Any = None, parts: Parts = WHOLE) -> World:
         parts: What its processes are made of.
     """
     with parts.patched():
-        return await _play(World(seed, journal, parts))
+        return await _play(History(seed, journal, parts))
 
 
-async def _play(world: World) -> World:
+async def _play(history: History) -> History:
     # What nobody refers to any more is gone at once or at the end, and not at a moment of its own; in
     # some histories almost at once, whatever cycles it is part of.
     gc.disable()
     before = gc.get_threshold()
-    if world.seed % 64 == 0:
+    if history.seed % 64 == 0:
         gc.collect()
         gc.set_threshold(50, 2, 1000)
         gc.enable()
     try:
-        await world.run()
-        await world.check()
+        await history.run()
+        await history.check()
     finally:
         gc.set_threshold(*before)
         gc.enable()
-    return world
+    return history
