@@ -27,8 +27,8 @@ from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, text_result, working
 from tests._requirements import requirement
-from tests.hosts.sdk.server import SdkServer, in_memory
 from tests.journal.files import stored
+from tests.kit.current_server import CurrentServer, in_memory
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ def quick_session() -> ScriptedSession:
 async def dropped_in(journal: Any, failed: list[BaseException]) -> None:
     extension = TasksExtension(journal=journal, endpoint="a-server", poll=QUICK)
     try:
-        async with mcp.Client(in_memory(SdkServer()), extensions=[extension]) as client:
+        async with mcp.Client(in_memory(CurrentServer()), extensions=[extension]) as client:
             await client.call_tool("tool")
     except Exception as error:
         failed.append(error)
@@ -200,7 +200,7 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
     caplog.set_level(logging.CRITICAL, "mcp_tasks_client")  # what is logged is kept, with frames
     extension = TasksExtension(journal=Stuck(path), endpoint="scripted")
     with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(in_memory(SdkServer(gets=[{}])), extensions=[extension]) as client:
+        async with mcp.Client(in_memory(CurrentServer(gets=[{}])), extensions=[extension]) as client:
             with anyio.move_on_after(0.2):
                 await client.call_tool("tool")
         async with TasksClient(quick_session(), journal=path) as there:
