@@ -37,7 +37,7 @@ from ._versions import SDK_STARTS_COMMANDS
 from .kit.person import Person
 
 if TYPE_CHECKING:
-    from ._ways_servers import Refusals, Server
+    from ._ways_servers import Refusals, WaysServer
 
 __all__ = [
     "LIMIT_S",
@@ -124,7 +124,7 @@ async def open_client(
 
     Args:
         way: Which client.
-        address: Of the server, as :meth:`Server.address` has it for this way.
+        address: Of the server, as :meth:`WaysServer.address` has it for this way.
         host: Whose callbacks the client is given; ``None`` gives it none.
         extension: What it is made with.
     """
@@ -161,7 +161,7 @@ async def open_under_host(
 
     Args:
         way: Which client.
-        address: Of the server, as :meth:`Server.address` has it for this way.
+        address: Of the server, as :meth:`WaysServer.address` has it for this way.
         host: Whose callbacks the client is given.
         options: Of the transport.
         clients_on_1: Where the process with the clients of mcp 1.x listens.
@@ -273,7 +273,7 @@ class Door:
     """A way into a server."""
 
     way: Way
-    server: Server
+    server: WaysServer
     journal: Journal = field(default_factory=MemoryJournal)
     clients_on_1: str | None = None
     """Where the process with the clients of mcp 1.x listens."""

@@ -31,7 +31,7 @@ from mcp_tasks_client.testing import FaultPlan, KilledError, kill
 from ._legacy_installs import python_with_legacy_sdk
 from ._requirements import requirement
 from ._ways import LIMIT_S, UNDER_HOST, WAYS, Door, Opened, Way, open_client
-from ._ways_servers import Case, Older, Real, Server, Strict, relayed
+from ._ways_servers import Case, Older, Real, Strict, WaysServer, relayed
 from .kit.person import Person
 from .legacy_servers import LegacyProgram, LegacyServer, installed
 from .real_server import RealServer, listening
@@ -68,7 +68,7 @@ DOORS: Final = [
 
 
 @pytest.fixture(scope="module")
-def servers(real_server: RealServer, strict_server: StrictProcess) -> Iterator[dict[str, Server]]:
+def servers(real_server: RealServer, strict_server: StrictProcess) -> Iterator[dict[str, WaysServer]]:
     with relayed() as relay:
         yield {"strict": Strict(strict_server, relay), "real": Real(real_server)}
 
@@ -124,7 +124,7 @@ def runs_on_trio(server: str, way: Way) -> bool:
 
 @pytest.fixture
 def door(
-    request: pytest.FixtureRequest, servers: dict[str, Server], anyio_backend_name: str, tmp_path: Path
+    request: pytest.FixtureRequest, servers: dict[str, WaysServer], anyio_backend_name: str, tmp_path: Path
 ) -> Door:
     name, way = request.param
     server = servers[name] if name in servers else request.getfixturevalue("older")
@@ -351,7 +351,7 @@ FASTMCP, SESSION = Way("fastmcp-http", "dropped"), Way("session-http", "wrapped"
 )
 @pytest.mark.parametrize(("stop", "asked_before"), [("commit: TaskCreated", 0), ("commit: AnswerReady", 1)])
 async def test_what_a_killed_client_began_any_other_brings_home(
-    servers: dict[str, Server], tmp_path: Path, first: Way, second: Way, stop: str, asked_before: int
+    servers: dict[str, WaysServer], tmp_path: Path, first: Way, second: Way, stop: str, asked_before: int
 ) -> None:
     server, case = servers["strict"], servers["strict"].question
     # A bare session cannot see its URL; this is the name that the other ways derive from it.
