@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import anyio
 import httpx
@@ -28,7 +28,6 @@ from mcp_tasks_client import (
     TasksHttpTransport,
     TasksTransport,
 )
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.testing import (
@@ -58,8 +57,8 @@ from tests.kit.json_rpc_host import (
 )
 from tests.kit.older_server import OlderServer, refusal
 from tests.kit.stream_host import over_streams
+from tests.kit.ways import Way, around, beneath, by_client, by_url, by_wrapped_client, result_of
 
-from ._doors import streamed
 from .relay._host_session import connected
 
 pytestmark = pytest.mark.anyio
@@ -123,79 +122,20 @@ class UrlVisitor:
 
 # ── by every way in ───────────────────────────────────────────────────────────────────────────
 
-Call: TypeAlias = Callable[[], Any]
-"""Makes a call under a key, and returns the text of its result. Raises what is no result."""
 
-Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Call]]
-
-
-def text_of(answer: Any) -> str:
+def text_of(answer: JSONObject | RpcError) -> str:
+    """The text of a result, of a JSON-RPC response, or of a reply that a host's session was given."""
     if isinstance(answer, RpcError):
         raise RemoteProtocolError(answer.message, code=answer.code, data=answer.data)
-    if "error" in answer:
-        error = answer["error"]
-        raise RemoteProtocolError(error["message"], code=error["code"], data=error.get("data"))
-    return str(answer.get("result", answer)["content"][0]["text"])
-
-
-def caller(client: TasksClient) -> Call:
-    async def call() -> str:
-        result = await client.call_tool("tool", idempotency_key=KEY)
-        return text_of({"result": result.model_dump(by_alias=True)})
-
-    return call
-
-
-@asynccontextmanager
-async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with scripted_client(server.session(), **options) as client:
-        yield caller(client)
-
-
-@asynccontextmanager
-async def by_url(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    environment = Environment(clock=server.clock)
-    async with (
-        httpx.AsyncClient(transport=httpx.ASGITransport(server.app)) as http,
-        TasksClient(URL, http_client=http, environment=environment, **options) as client,
-    ):
-        yield caller(client)
-
-
-@asynccontextmanager
-async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        sdk = mcp.Client(streamable_http_client(URL, http_client=http))
-        async with sdk, TasksClient(sdk, endpoint=ENDPOINT, **options) as client:
-            yield caller(client)
-
-
-@asynccontextmanager
-async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    journal = options.pop("journal")
-    async with hosted(server, journal, **options) as host:
-
-        async def call() -> str:
-            return text_of(await host.call("tool", meta=META))
-
-        yield call
-
-
-@asynccontextmanager
-async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with streamed(server, **options) as host:
-
-        async def call() -> str:
-            return text_of(await host.call("tool", meta=META))
-
-        yield call
+    result = answer if "content" in answer else result_of(answer)
+    return str(result["content"][0]["text"])
 
 
 async def make(way: Way, server: ScriptedServer, **options: Any) -> str:
     with anyio.fail_after(LIMIT_S):
         async with way(server, **{"journal": MemoryJournal(), "poll": QUICK, **options}) as call:
             try:
-                return str(await call())
+                return text_of(await call("tool", KEY))
             except Exception as raised:
                 error = raised  # raised below, since the SDK's client would put it into a group
     raise error
@@ -235,10 +175,10 @@ async def test_what_is_declined_parks_the_call_and_the_key_stays_usable(way: Way
     with anyio.fail_after(LIMIT_S):
         async with way(server, journal=journal, poll=QUICK, elicitation=person) as call:
             with pytest.raises(InputUnansweredError, match=action) as raised:
-                await call()
+                await call("tool", KEY)
             assert raised.value.declined
             assert count(server, "tools/call") == 1
-            assert await call() == "done"
+            assert text_of(await call("tool", KEY)) == "done"
     assert [url[-1] for url in person.shown] == ["a", "b"], "the server decides whether to ask again"
     assert count(server, "tools/call") == 2
 
@@ -324,7 +264,7 @@ async def test_a_server_of_the_official_sdk_is_understood() -> None:
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(server) as sdk, TasksClient(sdk, **options) as client:
             result = await client.call_tool("deploy", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert (calls, person.shown) == (2, ["https://auth.test/a"])
 
 
@@ -423,7 +363,7 @@ async def test_the_sdk_s_own_session_asks_its_callback(place: str) -> None:
                 streams = TasksTransport(streams, **options)
             async with mcp.Client(streams, elicitation_callback=person) as client:
                 result = await client.call_tool("tool")
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert sorted(person.shown) == ["https://auth.test/a", "https://auth.test/b"]
 
 
@@ -467,7 +407,7 @@ async def test_at_2025_11_25_a_client_by_url_asks_and_calls_again() -> None:
     ):
         with anyio.fail_after(LIMIT_S):
             result = await client.call_tool("slow", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert person.shown == ["https://auth.test/a", "https://auth.test/b"]
     first, second = server.of("tools/call")
     assert first.params.keys() == second.params.keys()
@@ -599,7 +539,7 @@ async def test_at_2025_11_25_a_call_may_wait_for_its_turn_by_url() -> None:
     ):
         with anyio.fail_after(LIMIT_S):
             result = await client.call_tool("slow", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert len(server.of("tools/call")) == 3
 
 

@@ -29,8 +29,7 @@ from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.hosts.call_options import META_LABEL, read_options
 from mcp_tasks_client.testing import ScriptedServer
 from tests.kit.json_rpc_host import QUICK, URL, JsonRpcHost, asking_server, count, hosted, recorded
-
-from ._doors import extended, streamed
+from tests.kit.ways import extended, streamed
 
 pytestmark = [
     pytest.mark.anyio,

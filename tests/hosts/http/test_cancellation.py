@@ -21,8 +21,8 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
-from tests.hosts._doors import streamed
 from tests.kit.json_rpc_host import ENDPOINT, LIMIT_S, JsonRpcHost, count, recorded, resume
+from tests.kit.ways import streamed
 
 pytestmark = pytest.mark.anyio
 
