@@ -52,6 +52,7 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._results import text
+from tests.kit.probed_journal import ProbedJournal
 
 from .._requirements import requirement
 from ..scripted_session import STALL, ScriptedSession
@@ -384,12 +385,9 @@ def test_opening_it_again_while_it_is_open_leaves_it_open() -> None:
 
 
 def test_a_journal_that_cannot_be_opened_is_told_when_opening() -> None:
-    class Broken(MemoryJournal):
-        async def open(self) -> None:
-            raise JournalError("The disk is full; free some space.")
-
     server = CancellableSession()
-    client = blocking(server, journal=Broken())
+    full = JournalError("The disk is full; free some space.")
+    client = blocking(server, journal=ProbedJournal("open", error=full))
     with pytest.raises(JournalError, match="free some space"), client:
         pass
     with pytest.raises(TasksClientError, match=NOT_OPEN):

@@ -16,14 +16,14 @@ from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import Snapshot
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._results import text
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -31,20 +31,9 @@ pytestmark = pytest.mark.anyio
 SCOPE = Scope("scripted")
 
 
-class Locked(MemoryJournal):
-    """Refuses one of its methods for as long as it is told to."""
-
-    refuses: str | None = None
-
-    async def open(self) -> None:
-        if self.refuses == "open":
-            raise JournalLockedError("locked")
-        await super().open()
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.refuses == "save":
-            raise JournalLockedError("locked")
-        await super().save(record, known=known, heeded=heeded)
+def locked() -> ProbedJournal:
+    """A journal that refuses nothing yet."""
+    return ProbedJournal(error=JournalLockedError("locked"))
 
 
 def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
@@ -54,7 +43,7 @@ def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
 
 @pytest.mark.parametrize("refused", ["open", "save"])
 async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_call(refused: str) -> None:
-    journal = Locked()
+    journal = locked()
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -62,18 +51,18 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = refused
+    journal.refuses = (refused,)
     with pytest.raises(JournalLockedError) as caught:
         await see_through("first")
     assert caught.value.handle.task_id == "first"
-    journal.refuses = None
+    journal.refuses = ()
     assert text(await see_through("second")) == "done"
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
 
 
 async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() -> None:
-    journal = Locked()
+    journal = locked()
     session = ScriptedSession(gets={"first": [working("first", poll_interval_ms=60_000)]})
     endpoint = dropped_in(journal, session)
 
@@ -84,10 +73,10 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
     async with journal, anyio.create_task_group() as tasks:
         tasks.start_soon(see_through, "first")
         await anyio.wait_all_tasks_blocked()
-        journal.refuses = "save"
+        journal.refuses = ("save",)
         with pytest.raises(JournalLockedError):
             await see_through("second")
-        journal.refuses = None
+        journal.refuses = ()
         another = CallStore(GuardedJournal(journal), PollPolicy(), Environment())
         assert await another.take_pending(SCOPE) == []
         tasks.cancel_scope.cancel()
@@ -96,22 +85,11 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
         await another.close()
 
 
-class Slow(Locked):
-    """Its commits answer when they are told to, as those of a thread whose disk is slow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers = anyio.Event()
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        await self.answers.wait()
-        await super().save(record, known=known, heeded=heeded)
-
-
 @pytest.mark.parametrize("refused", [None, "save"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: str | None) -> None:
-    journal = Slow()
+    journal, commit = locked(), Held()
+    journal.before("save", commit)  # as a thread whose disk is slow
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -119,16 +97,16 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = refused
+    journal.refuses = () if refused is None else (refused,)
     caller = asyncio.ensure_future(see_through("first"))
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
     await anyio.wait_all_tasks_blocked()
     assert not caller.done()
-    journal.answers.set()
+    commit.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    journal.refuses = None
+    journal.refuses = ()
     assert text(await see_through("second")) == "done"
     async with journal:
         assert [(record.task_id, record.owner) for record in await journal.records(SCOPE, pending=True)] == [
@@ -138,7 +116,7 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journals_its_own_task() -> None:
-    journal = Slow()
+    journal, commit = locked(), Held()
     session = ScriptedSession(gets={"third": [completed("third", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -146,16 +124,16 @@ async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journ
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = "save"
-    journal.answers.set()
+    journal.refuses = ("save",)
     with pytest.raises(JournalLockedError):
         await see_through("first")
-    journal.refuses, journal.answers = None, anyio.Event()
+    journal.refuses = ()
+    journal.before("save", commit)
     caller = asyncio.ensure_future(see_through("second"))  # waits for the commit of the first
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
     await anyio.wait_all_tasks_blocked()
-    journal.answers.set()
+    commit.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
     del caller

@@ -51,6 +51,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import World
+from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -245,13 +246,8 @@ async def test_a_time_out_of_a_handle_carries_that_handle() -> None:
 async def test_a_journal_error_of_a_drive_pickles_with_the_handle() -> None:
     """Even a task that could not be journaled can be told about elsewhere."""
 
-    class Full(MemoryJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            await anyio.lowlevel.checkpoint()
-            raise JournalError("The disk is full; free some space.")
-
     world = World(**get(DONE))
-    world.journal = Full()
+    world.journal = ProbedJournal("save")
     async with world.client() as client:
         error = await world.error_of(lambda: client.call_tool("tool"))
     there = travelled(error)

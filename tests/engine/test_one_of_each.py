@@ -29,6 +29,7 @@ from mcp_tasks_client.testing import ManualClock, completed, text_result, workin
 from tests._requirements import requirement
 from tests.journal.files import stored
 from tests.kit.current_server import CurrentServer, in_memory
+from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -252,18 +253,8 @@ async def test_nobody_owns_a_record_before_the_lease_is_stored_that_another_stor
 
 @requirement("law:1", "law:5")
 async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_without_one() -> None:
-    class Full(MemoryJournal):
-        failures, stored = 2, 0
-
-        async def renew(self, lease: Lease) -> bool:
-            await anyio.lowlevel.checkpoint()
-            if self.failures:
-                self.failures -= 1
-                raise JournalError("The disk is full.")
-            self.stored += 1
-            return await super().renew(lease)
-
-    journal, failed = Full(), []
+    journal, failed = ProbedJournal("renew"), []
+    journal.before("renew", anyio.lowlevel.checkpoint)
 
     async def call(client: TasksClient, key: str) -> None:
         try:
@@ -277,10 +268,11 @@ async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_witho
             async with anyio.create_task_group() as tasks:
                 for number in range(5):
                     tasks.start_soon(call, client, f"at once {number}")
-            assert (journal.failures, len(failed), len(set(map(id, failed)))) == (1, 5, 5)
+            assert (journal.counts["renew"], len(failed), len(set(map(id, failed)))) == (1, 5, 5)
             await call(client, "again")
-            assert (journal.failures, journal.stored, len(failed)) == (0, 0, 6)
+            assert (journal.counts["renew"], len(failed)) == (2, 6)
+            journal.refuses = ()
             await call(client, "and again")
-            assert (journal.stored, len(failed)) == (1, 6)
+            assert (journal.counts["renew"], len(failed)) == (3, 6)
             (record,) = await journal.records(Scope("scripted"))
             assert record.idempotency_key == "and again"

@@ -17,7 +17,6 @@ from mcp_types import ElicitResult
 from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ask as asking
 from mcp_tasks_client.testing import complete, form, text_result
@@ -32,6 +31,7 @@ from tests.kit.json_rpc_host import (
     recorded,
     resume,
 )
+from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -181,16 +181,13 @@ async def test_a_call_that_was_cancelled_from_outside_takes_no_answer_of_the_hos
 async def test_answers_that_came_together_stay_together_whatever_cuts_the_call() -> None:
     tasks: list[asyncio.Task[Any]] = []
 
-    class Cutting(MemoryJournal):
-        """Cancels the host's call natively in the commit of its first answer."""
+    async def cut_the_call() -> None:
+        """Natively, in the commit of its first answer."""
+        tasks.pop().cancel()
+        await anyio.lowlevel.checkpoint()
 
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            await super().save(record, known=known, heeded=heeded)
-            if tasks:
-                tasks.pop().cancel()
-                await anyio.lowlevel.checkpoint()
-
-    server, journal = asking_server(), Cutting()
+    server, journal = asking_server(), ProbedJournal()
+    journal.after("save", cut_the_call, when=lambda *_, **__: tasks)
     async with hosted(server, journal) as host:
         asked = await ask(host, "asks_twice")
         answers = {"a": accept("a"), "b": accept("b")}

@@ -72,6 +72,7 @@ from tests.kit.current_server import (
     in_memory,
     working,
 )
+from tests.kit.probed_journal import ProbedJournal
 from tests.real_server import RealServer
 
 pytestmark = [
@@ -449,37 +450,26 @@ async def test_a_journal_that_is_locked_costs_a_task_neither_its_id_nor_its_resu
             await attach(client, caught.value)
 
 
-class FullDisk(MemoryJournal):
-    """Opens, and then has no room for the first record."""
-
-    full = True
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.full:
-            raise JournalError("The disk is full. Make room and try again.")
-        await super().save(record, known=known, heeded=heeded)
-
-
 async def test_a_journal_that_has_no_room_costs_a_task_neither_its_id_nor_its_result() -> None:
-    journal, server = FullDisk(), CurrentServer()
+    journal, server = ProbedJournal("save"), CurrentServer()
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             with pytest.raises(JournalError) as caught:
                 await client.call_tool("tool")
             assert server.counts["tasks/get"] == 0
-            journal.full = False
+            journal.refuses = ()
             await attach(client, caught.value)
 
 
 async def test_what_one_call_could_not_commit_a_later_call_commits_as_soon_as_there_is_room() -> None:
-    journal = FullDisk()
+    journal = ProbedJournal("save")
     server = CurrentServer(calls=[working(f"task-{n}") for n in range(3)], gets=[NEVER])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             for _ in range(2):  # the second call tries to commit the first one's task as well
                 with pytest.raises(JournalError):
                     await client.call_tool("tool")
-            journal.full = False
+            journal.refuses = ()
             async with anyio.create_task_group() as callers:
                 callers.start_soon(client.call_tool, "tool")
                 await server.waiting.wait()
@@ -832,15 +822,6 @@ class Instant(Clock):
             await anyio.lowlevel.checkpoint()
 
 
-class SlowlyOpened(MemoryJournal):
-    """Takes a while before it is open."""
-
-    async def open(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        await anyio.lowlevel.checkpoint()
-        await super().open()
-
-
 @pytest.mark.parametrize("natively", [False, True], ids=["by a scope", "natively"])
 async def test_a_call_that_is_stopped_at_any_moment_has_lost_no_task_and_asks_nobody_twice(
     natively: bool, anyio_backend_name: str
@@ -859,7 +840,9 @@ async def test_a_call_that_is_stopped_at_any_moment_has_lost_no_task_and_asks_no
 async def stopped_after(turns: int, natively: bool) -> str:
     """Stop a call after so many turns of the event loop, and have it resumed; says when that was."""
     asked, results = list[str](), list[CallToolResult]()
-    server, journal = CurrentServer(gets=[asking(k=QUESTION)]), SlowlyOpened()
+    server, journal = CurrentServer(gets=[asking(k=QUESTION)]), ProbedJournal()
+    for _ in range(2):
+        journal.before("open", anyio.lowlevel.checkpoint)
     done = anyio.Event()
 
     async def answer(method: str, params: JSONObject) -> JSONObject:
