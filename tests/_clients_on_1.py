@@ -25,7 +25,7 @@ from mcp_types import (
     ErrorData,
 )
 
-from ._host import Host
+from .kit.person import Person
 
 __all__ = ["ClientOn1", "client_on_1"]
 
@@ -49,7 +49,7 @@ class ClientOn1:
         closed: Set once the other end has closed it.
     """
 
-    def __init__(self, stream: SocketStream, host: Host, prompts: TaskGroup) -> None:
+    def __init__(self, stream: SocketStream, host: Person, prompts: TaskGroup) -> None:
         self.closed = anyio.Event()
         self._stream = stream
         self._host = host
@@ -115,7 +115,7 @@ class ClientOn1:
 
 @asynccontextmanager
 async def client_on_1(
-    url: str, mode: str, server: Any, host: Host, options: Mapping[str, Any]
+    url: str, mode: str, server: Any, host: Person, options: Mapping[str, Any]
 ) -> AsyncIterator[ClientOn1]:
     """A client of mcp 1.x with a transport of ours.
 

@@ -30,14 +30,14 @@ from mcp_tasks_client import (
     tasks_http_client,
 )
 from mcp_tasks_client.hosts.sdk.extension import ClaimedTask
+from tests.kit.json_rpc_client import JsonRpcClient
 
 from ._clients_on_1 import client_on_1
-from ._host import Host
-from ._json_rpc_client import JsonRpcClient
 from ._versions import SDK_STARTS_COMMANDS
+from .kit.person import Person
 
 if TYPE_CHECKING:
-    from ._ways_servers import Refusals, Server
+    from ._ways_servers import Refusals, WaysServer
 
 __all__ = [
     "LIMIT_S",
@@ -118,13 +118,13 @@ def closing_quietly() -> Iterator[None]:
 
 @asynccontextmanager
 async def open_client(
-    way: Way, address: Any, host: Host | None, extension: TasksExtension
+    way: Way, address: Any, host: Person | None, extension: TasksExtension
 ) -> AsyncIterator[Any]:
     """Connect the host's own client or session.
 
     Args:
         way: Which client.
-        address: Of the server, as :meth:`Server.address` has it for this way.
+        address: Of the server, as :meth:`WaysServer.address` has it for this way.
         host: Whose callbacks the client is given; ``None`` gives it none.
         extension: What it is made with.
     """
@@ -155,13 +155,13 @@ async def open_client(
 
 @asynccontextmanager
 async def open_under_host(
-    way: Way, address: Any, host: Host, options: Mapping[str, Any], clients_on_1: str | None
+    way: Way, address: Any, host: Person, options: Mapping[str, Any], clients_on_1: str | None
 ) -> AsyncIterator[Any]:
     """Connect a client that knows nothing of tasks.
 
     Args:
         way: Which client.
-        address: Of the server, as :meth:`Server.address` has it for this way.
+        address: Of the server, as :meth:`WaysServer.address` has it for this way.
         host: Whose callbacks the client is given.
         options: Of the transport.
         clients_on_1: Where the process with the clients of mcp 1.x listens.
@@ -273,14 +273,14 @@ class Door:
     """A way into a server."""
 
     way: Way
-    server: Server
+    server: WaysServer
     journal: Journal = field(default_factory=MemoryJournal)
     clients_on_1: str | None = None
     """Where the process with the clients of mcp 1.x listens."""
 
     @asynccontextmanager
     async def opened(
-        self, host: Host | None = None, *, refusals: Refusals = frozenset(), **options: Any
+        self, host: Person | None = None, *, refusals: Refusals = frozenset(), **options: Any
     ) -> AsyncIterator[Opened]:
         """Open it.
 
@@ -289,7 +289,7 @@ class Door:
             refusals: Codes of the errors that the strict server is to answer with.
             options: Of the extension, or of ``TasksClient`` on the native way.
         """
-        way, address, host = self.way, self.server.address(self.way), host or Host()
+        way, address, host = self.way, self.server.address(self.way), host or Person()
         options = {"journal": self.journal, "endpoint": endpoint_of(way)} | options
         with self.server.watched(way, refusals), anyio.fail_after(LIMIT_S):
             if way.kind == "native":

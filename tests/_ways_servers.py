@@ -21,15 +21,15 @@ from mcp.shared.inbound import decode_header_value
 
 from mcp_tasks_client.protocol import EXTENSION_ID
 
-from ._host import KNOWN
 from ._ways import LIMIT_S, UNDER_HOST, Way
+from .kit.person import KNOWN
 from .legacy_servers import LegacyServer
 from .real_server import RealServer
 from .servers.strict_log import Entry
 from .servers.strict_server import StrictServer, build_server
 from .strict_server import StrictProcess
 
-__all__ = ["Case", "Older", "Real", "Refusals", "Server", "Strict", "relayed"]
+__all__ = ["Case", "Older", "Real", "Refusals", "Strict", "WaysServer", "relayed"]
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 
@@ -52,7 +52,7 @@ def declares(way: Way, method: str | None) -> bool:
     return way not in UNDER_HOST or method == "tools/call" or str(method).startswith("tasks/")
 
 
-class Server(ABC):
+class WaysServer(ABC):
     """A server that can be reached in some ways, with tools for every scenario.
 
     Attributes:
@@ -101,7 +101,7 @@ _NAMED: Final = {"answer": _accepted("name")["name"], "times": 1}
 _SURE: Final = {"answer": _accepted("sure")["sure"]}
 
 
-class Strict(Server):
+class Strict(WaysServer):
     """The strict server: over HTTP in its own process, over stdio behind a relay, in this process."""
 
     plain = (
@@ -186,7 +186,7 @@ class Strict(Server):
                     assert decode_header_value(entry.headers["mcp-name"]) == entry.params["taskId"]
 
 
-class Real(Server):
+class Real(WaysServer):
     """FastMCP's tasks server, over HTTP."""
 
     plain = (
@@ -241,7 +241,7 @@ class Real(Server):
                 ready[task_id] = entry.answered_at + 0.05 - 0.002  # the answer is noted before it is sent
 
 
-class Older(Server):
+class Older(WaysServer):
     """A server of 2025-11-25, on the official SDK's last 1.x. What arrives over stdio nobody sees."""
 
     plain = (Case("plain", {}, "plain"), Case("must", {"n": 3, **_SOON}, {"n": 3}))

@@ -40,7 +40,7 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
-from tests.sessions.v2025.wire import Wire, as_app, refusal
+from tests.kit.older_server import OlderServer, as_app, refusal
 from tests.testing.asking import serve_app
 
 pytestmark = pytest.mark.anyio
@@ -70,8 +70,8 @@ def scripted(clock: Clock) -> ScriptedServer:
     return server
 
 
-def older() -> Wire:
-    wire = Wire()
+def older() -> OlderServer:
+    wire = OlderServer()
     polls = iter(range(1, 1000))
 
     def get(arrived: Any) -> Any:
@@ -82,7 +82,7 @@ def older() -> Wire:
     wire.replies["tasks/get"] = get
     wire.replies["initialize"] = lambda arrived: {
         "protocolVersion": OLDER,
-        "capabilities": {"tasks": wire.tasks_capability},
+        "capabilities": wire.capabilities,
         "serverInfo": {"name": "older", "version": "1"},
     }
     wire.replies["server/discover"] = lambda arrived: refusal(-32600, "Unsupported protocol version", 400)

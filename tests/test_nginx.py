@@ -20,11 +20,11 @@ from mcp import MCPError
 
 from mcp_tasks_client import OutcomeUnknownError, SessionError, idempotency_key
 
-from ._host import Host
 from ._requirements import requirement
 from ._results import text
 from ._ways import Door, Opened, Way
 from ._ways_servers import Older, Real
+from .kit.person import Person
 from .legacy_servers import LegacyServer
 from .real_server import STOP_LIMIT_S, RealServer
 
@@ -160,7 +160,7 @@ async def test_a_task_and_its_question_outlive_the_limit(
     current: Urls, real_server: RealServer, way: Way
 ) -> None:
     async def act(url: str) -> None:
-        async with Door(way, Real(replace(real_server, url=url))).opened(Host()) as door:
+        async with Door(way, Real(replace(real_server, url=url))).opened(Person()) as door:
             await outlive(door, slow={"seconds": LIMIT_S + 1}, ask_name={"seconds": LIMIT_S / 2})
 
     await in_each(current, act)
@@ -194,7 +194,7 @@ async def test_a_task_of_2025_11_25_and_its_question_outlive_the_limit(
     older: Urls, legacy_python_server: LegacyServer
 ) -> None:
     async def act(url: str) -> None:
-        async with Door(NATIVE, Older(replace(legacy_python_server, url=url), [])).opened(Host()) as door:
+        async with Door(NATIVE, Older(replace(legacy_python_server, url=url), [])).opened(Person()) as door:
             slow, asks = {"duration_ms": 1000 * (LIMIT_S + 1)}, {"duration_ms": 500 * LIMIT_S}
             await outlive(door, slow=slow, asks=asks)
 

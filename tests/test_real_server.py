@@ -35,8 +35,8 @@ from mcp_tasks_client.protocol import EXTENSION_ID
 from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
-from tests._host import Host
 from tests._results import text
+from tests.kit.person import Person
 
 from ._requirements import requirement
 from .real_server import RealServer
@@ -56,7 +56,7 @@ async def roots(context: Any) -> ListRootsResult:
 async def opened(server: RealServer, **options: Any) -> AsyncIterator[TasksClient]:
     given: dict[str, Any] = {
         "journal": MemoryJournal(),
-        "elicitation": Host().elicit,
+        "elicitation": Person().elicit,
         "sampling": sample,
         "roots": roots,
     } | options

@@ -28,11 +28,11 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.testing import FaultPlan, KilledError, kill
 
-from ._host import Host
 from ._legacy_installs import python_with_legacy_sdk
 from ._requirements import requirement
 from ._ways import LIMIT_S, UNDER_HOST, WAYS, Door, Opened, Way, open_client
-from ._ways_servers import Case, Older, Real, Server, Strict, relayed
+from ._ways_servers import Case, Older, Real, Strict, WaysServer, relayed
+from .kit.person import Person
 from .legacy_servers import LegacyProgram, LegacyServer, installed
 from .real_server import RealServer, listening
 from .strict_server import StrictProcess
@@ -68,7 +68,7 @@ DOORS: Final = [
 
 
 @pytest.fixture(scope="module")
-def servers(real_server: RealServer, strict_server: StrictProcess) -> Iterator[dict[str, Server]]:
+def servers(real_server: RealServer, strict_server: StrictProcess) -> Iterator[dict[str, WaysServer]]:
     with relayed() as relay:
         yield {"strict": Strict(strict_server, relay), "real": Real(real_server)}
 
@@ -124,7 +124,7 @@ def runs_on_trio(server: str, way: Way) -> bool:
 
 @pytest.fixture
 def door(
-    request: pytest.FixtureRequest, servers: dict[str, Server], anyio_backend_name: str, tmp_path: Path
+    request: pytest.FixtureRequest, servers: dict[str, WaysServer], anyio_backend_name: str, tmp_path: Path
 ) -> Door:
     name, way = request.param
     server = servers[name] if name in servers else request.getfixturevalue("older")
@@ -223,7 +223,7 @@ def forms(asked: Sequence[str]) -> list[str]:
 @requirement("law:10")
 @doors(older=True, modes=EVERY_MODE)
 async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Door) -> None:
-    host = Host()
+    host = Person()
     async with door.opened(host) as opened:
         for case in door.server.asking:
             if takes(door.way, case):
@@ -240,7 +240,7 @@ async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Doo
 @doors()
 async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_answers(door: Door) -> None:
     case = door.server.refused_question
-    host = Host(refuses=True)
+    host = Person(refuses=True)
     async with door.opened(host) as opened:
         with pytest.raises(InputUnansweredError, match="nobody at home") as caught:
             await opened.call(case.tool, case.arguments)
@@ -259,7 +259,7 @@ async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_an
 async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(door: Door) -> None:
     if door.way == Way("mcp-stdio", "around"):
         pytest.skip("a command that only the host's client has started cannot be reached otherwise")
-    hesitant, case = Host(hesitates=True), door.server.question
+    hesitant, case = Person(hesitates=True), door.server.question
     async with door.opened(hesitant) as opened:
         async with anyio.create_task_group() as calls:
             calls.start_soon(opened.call, case.tool, case.arguments)
@@ -284,7 +284,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
 @doors(real=False, modes="wrapped", waits=False)
 async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_calls(door: Door) -> None:
     """The strict server refuses to ask for anything that the request does not declare."""
-    host = Host()
+    host = Person()
     extension = TasksExtension(journal=door.journal, endpoint="s", **host.ours)
     with anyio.fail_after(LIMIT_S):
         async with (
@@ -298,7 +298,7 @@ async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_
 @doors(modes="native wrapped", waits=False)
 async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_well(door: Door) -> None:
     case = door.server.question
-    async with door.opened(Host()) as opened, opened.durable() as durable:
+    async with door.opened(Person()) as opened, opened.durable() as durable:
         said = await durable.initialize()
         assert said.protocol_version == "2026-07-28"
         assert said.capabilities.tools is not None
@@ -316,7 +316,7 @@ async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_w
 async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
     door: Door,
 ) -> None:
-    case, hesitant, host = door.server.question, Host(hesitates=True), Host()
+    case, hesitant, host = door.server.question, Person(hesitates=True), Person()
     async with door.opened(hesitant) as opened:
         with pytest.raises(WaitTimeoutError) as caught:
             # Nobody answers, so the time-out comes in any case; the task must have been made by then.
@@ -351,12 +351,12 @@ FASTMCP, SESSION = Way("fastmcp-http", "dropped"), Way("session-http", "wrapped"
 )
 @pytest.mark.parametrize(("stop", "asked_before"), [("commit: TaskCreated", 0), ("commit: AnswerReady", 1)])
 async def test_what_a_killed_client_began_any_other_brings_home(
-    servers: dict[str, Server], tmp_path: Path, first: Way, second: Way, stop: str, asked_before: int
+    servers: dict[str, WaysServer], tmp_path: Path, first: Way, second: Way, stop: str, asked_before: int
 ) -> None:
     server, case = servers["strict"], servers["strict"].question
     # A bare session cannot see its URL; this is the name that the other ways derive from it.
     options = {"endpoint": server.address(first)}
-    plan, dying, living = FaultPlan(), Host(), Host()
+    plan, dying, living = FaultPlan(), Person(), Person()
     plan.at(stop, "after", kill)
     # A process that has ended, as far as others can see: this one began at another time.
     ended = Environment(observer=plan, process=replace(Process.current(), started=0.0))

@@ -139,7 +139,7 @@ class Stream:
         return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-class Server:
+class BenchmarkServer:
     """Answers requests, and counts them."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Server:
 class Connection(asyncio.Protocol):
     """HTTP/1.1 with ``Content-Length``, one request after the other. A stream is the last reply."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BenchmarkServer) -> None:
         self._server = server
         self._pending = b""
         self._transport: asyncio.Transport | None = None
@@ -311,7 +311,7 @@ def _reply(status: bytes, body: bytes) -> bytes:
 
 async def serve() -> None:
     """Listen on a free loopback port until stdin ends."""
-    loop, ended, server = asyncio.get_running_loop(), asyncio.Event(), Server()
+    loop, ended, server = asyncio.get_running_loop(), asyncio.Event(), BenchmarkServer()
 
     def wait_for_end() -> None:
         sys.stdin.buffer.read()

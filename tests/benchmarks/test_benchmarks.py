@@ -21,7 +21,7 @@ from tests.benchmarks.figures import MEASUREMENTS, ROWS, Row
 from tests.benchmarks.imports import SETS
 from tests.benchmarks.peers import PEERS
 from tests.benchmarks.run import measured
-from tests.benchmarks.server import METHOD_NOT_FOUND, NOTIFYING, TASKS, Connection, Server, Stream
+from tests.benchmarks.server import METHOD_NOT_FOUND, NOTIFYING, TASKS, BenchmarkServer, Connection, Stream
 from tests.benchmarks.table import MARKERS, NAMES, as_json, markdown, pasted
 from tests.benchmarks.workloads import WORKLOADS, quantile
 
@@ -122,7 +122,7 @@ class Caller:
     """Sends requests to the benchmarks' server without a connection."""
 
     def __init__(self) -> None:
-        self.server = Server()
+        self.server = BenchmarkServer()
 
     def request(self, method: str, *, headers: str, path: str = "/mcp", **params: Any) -> tuple[bytes, bytes]:
         """Its head and its body."""

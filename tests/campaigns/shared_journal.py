@@ -1,4 +1,4 @@
-"""One journal that the processes of a world share. What a process had not committed dies with it."""
+"""One journal that several processes share. What a process had not committed dies with it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ class Watch(Protocol):
     def enrolled(self, lease: Lease) -> None:
         """A process stored its lease."""
 
-    def saved(self, record: TaskRecord, fence: int | None) -> None:
-        """A record was stored, over one with that fence if there was one."""
+    def saved(self, record: TaskRecord, fence: int | None, heeded: str | None = None) -> None:
+        """A record was stored, over one with that fence if there was one.
+
+        ``heeded`` names the instruction that has become part of its state, if one has.
+        """
 
     def removed(self, record: TaskRecord) -> None:
         """A record is no more, since its call was not made."""
@@ -126,7 +129,7 @@ class ProcessJournal(Journal):
     async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         await self._write()
         await self._records.save(record, known=known, heeded=heeded)
-        self._note_saved(record)
+        self._note_saved(record, heeded)
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         self._delivered.append((at, dict(fences), keep_until))
@@ -214,9 +217,9 @@ class ProcessJournal(Journal):
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         await self._write()
         standing = await self._records.instruct(record_id, instruction)
-        if standing is instruction and self._watch is not None:
+        if standing == instruction and self._watch is not None:
             self._watch.instructed(record_id, instruction)
-        if standing is instruction:
+        if standing == instruction:
             self._tell({record_id})
         return standing
 
@@ -261,11 +264,11 @@ class ProcessJournal(Journal):
             self._records.deliver(at, fences, keep_until=keep_until)
         self._delivered.clear()
 
-    def _note_saved(self, record: TaskRecord) -> None:
+    def _note_saved(self, record: TaskRecord, heeded: str | None = None) -> None:
         fence = self._fences.get(record.record_id)
         self._fences[record.record_id] = record.fence
         if self._watch is not None:
-            self._watch.saved(record, fence)
+            self._watch.saved(record, fence, heeded)
 
     def _note_taken(self, taken: Taken, *, pending: bool) -> None:
         self._fences[taken.record.record_id] = taken.record.fence

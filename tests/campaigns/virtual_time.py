@@ -125,7 +125,7 @@ class ProcessClock(Clock):
 
 @dataclass(frozen=True, slots=True)
 class VirtualProcess(Process):
-    """A process of a world. Whether another one lives is the world's to know, and to tell."""
+    """A process in virtual time. A function tells whether another one lives."""
 
     sees: Callable[[int], bool | None] = field(compare=False, default=lambda pid: None)
     """Whether the process of a number lives; ``None`` if that cannot be seen."""

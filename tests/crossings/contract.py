@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .axes import Cell
-from .host import META_KEY, PLAIN, Host, Outcome
+from .host import META_KEY, PLAIN, HostProcess, Outcome
 from .site import INVALID_PARAMS, NEWER, OLDER, Site, result_of
 
 __all__ = ["Crossing"]
@@ -45,7 +45,7 @@ class Crossing:
         start: Starts a host.
     """
 
-    def __init__(self, cell: Cell, site: Site, start: Callable[[], Host]) -> None:
+    def __init__(self, cell: Cell, site: Site, start: Callable[[], HostProcess]) -> None:
         self.cell = cell
         self.site = site
         self.start = start

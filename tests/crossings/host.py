@@ -35,12 +35,12 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
 from tests._forked import Program
-from tests.hosts.http._host import Host as JsonRpcHost
+from tests.kit.json_rpc_host import JsonRpcHost
 
 from .axes import Cell
 from .site import LIMIT_S
 
-__all__ = ["GIVES_UP_S", "Host", "hosting"]
+__all__ = ["GIVES_UP_S", "HostProcess", "hosting"]
 
 GIVES_UP_S: Final = 1.5
 """Seconds until the host's own time-out. Its call has become a task by then."""
@@ -354,7 +354,7 @@ def main() -> None:
 # ── as the test sees it ──
 
 
-class Host:
+class HostProcess:
     """A process, told what to do."""
 
     def __init__(self, *given: Any) -> None:
@@ -404,10 +404,10 @@ class Host:
 @contextmanager
 def hosting(cell: Cell, url: str, folder: Path) -> Iterator[Any]:
     """Makes processes; they are gone after the block."""
-    hosts: list[Host] = []
+    hosts: list[HostProcess] = []
 
-    def start() -> Host:
-        hosts.append(Host(cell, url, folder))
+    def start() -> HostProcess:
+        hosts.append(HostProcess(cell, url, folder))
         return hosts[-1]
 
     try:

@@ -343,7 +343,7 @@ def serving() -> Iterator[Sites]:
     """The servers, in a thread."""
     sites = Sites()
 
-    class Server(uvicorn.Server):
+    class SitesServer(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
             sites.loop = asyncio.get_running_loop()
@@ -356,7 +356,7 @@ def serving() -> Iterator[Sites]:
     config = uvicorn.Config(
         sites, port=0, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
-    sites.server = Server(config)
+    sites.server = SitesServer(config)
     thread = threading.Thread(target=sites.server.run, name="sites")
     thread.start()
     try:

@@ -22,7 +22,6 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction, Listener
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.questions.question import answer_instruction, asked_under
 from mcp_tasks_client.testing import (
@@ -38,6 +37,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
 from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
+from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -610,26 +610,23 @@ async def test_a_journal_that_fails_is_said_and_the_loop_may_be_taken_up_again()
             tasks.cancel_scope.cancel()
 
 
-class Counting(MemoryJournal):
-    looks = 0
+class HeardJournal(ProbedJournal):
+    """A journal that knows its listeners."""
+
     listeners: tuple[Listener, ...] = ()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         self.listeners += (listener,)
         return super().listen(listener)
 
-    async def take_pending(self, *args: Any, **options: Any) -> Any:
-        self.looks += 1
-        return await super().take_pending(*args, **options)
-
 
 async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
     world = World(gets={TASK: [AT_WORK]})
-    world.journal = journal = Counting()
+    world.journal = journal = HeardJournal()
     async with world.client() as other, world.client() as client, adopting(client) as adopter:
         await other.start_tool("tool")
         await world.clock.advance(1)
-        before = journal.looks
+        before = journal.counts["take_pending"]
         (record,) = await client.records()
         await journal.instruct(record.record_id, Instruction("answer: k", "{}", 1.0))
         for _ in range(5):
@@ -637,47 +634,34 @@ async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
             for listener in journal.listeners:
                 listener([record.record_id, "of another endpoint"])
             await world.clock.advance(0.1)
-        assert journal.looks - before <= 2, "once for each record"
+        assert journal.counts["take_pending"] - before <= 2, "once for each record"
         await world.clock.advance(LOOK_S)
-        before = journal.looks
+        before = journal.counts["take_pending"]
         await journal.instruct(record.record_id, Instruction("answer: k2", "{}", 2.0))
         await world.clock.advance(0.1)
-        assert journal.looks - before == 1, "what comes later is looked for as well"
+        assert journal.counts["take_pending"] - before == 1, "what comes later is looked for as well"
         assert adopter.handles == []
     async with journal:
         assert len(await journal.records(Scope("scripted"))) == 1
 
 
-class Slow(Counting):
-    """Takes its time for a look."""
-
-    takes_s = 0.0
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self._of_world = clock
-
-    async def take_pending(self, *args: Any, **options: Any) -> Any:
-        if self.takes_s:
-            await self._of_world.sleep(self.takes_s)
-        return await super().take_pending(*args, **options)
-
-
 async def test_early_looks_take_a_fifth_of_the_time_at_most_however_often_calls_end() -> None:
     world = tasks_of(20, interval_ms=100)
-    world.journal = journal = Slow(world.clock)
+    world.journal = journal = ProbedJournal()
+    takes_s = [0.0]
+    journal.before("take_pending", lambda: world.clock.sleep(takes_s[0]), when=lambda *_, **__: takes_s[0])
     await leave(world, 20)
     async with world.client() as client, adopting(client, limit=10) as adopter:
         await world.clock.advance(0.2)
         assert len(adopter.handles) == 10
-        journal.takes_s, before = 0.1, journal.looks
+        takes_s[0], before = 0.1, journal.counts["take_pending"]
         for number in range(10):
             finish(world, f"task-{number}")
             await world.clock.advance(0.2)
-        looks, journal.takes_s = journal.looks - before, 0.0
+        looks, takes_s[0] = journal.counts["take_pending"] - before, 0.0
         await world.clock.advance(1)  # or whoever looks could not leave
         assert 3 <= looks <= 2 / 0.5 + 1
         assert len(adopter.handles) == 20, "whatever has ended makes room"
-        before = journal.looks
+        before = journal.counts["take_pending"]
         await world.clock.advance(2 * LOOK_S)
-        assert journal.looks - before <= 2, "nothing has ended since"
+        assert journal.counts["take_pending"] - before <= 2, "nothing has ended since"

@@ -50,6 +50,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
+from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL
 
 pytestmark = pytest.mark.anyio
@@ -783,52 +784,35 @@ async def test_a_question_that_is_asked_anew_by_a_call_that_is_sent_again_takes_
 # ── what it costs ─────────────────────────────────────────────────────────────────────────────
 
 
-class CountedJournal(MemoryJournal):
-    """Counts what is read and written of calls."""
-
-    used = 0
-
-    async def save(self, *args: Any, **options: Any) -> None:
-        self.used += 1
-        await super().save(*args, **options)
-
-    async def by_id(self, *args: Any) -> Any:
-        self.used += 1
-        return await super().by_id(*args)
-
-    async def instruct(self, *args: Any) -> Any:
-        self.used += 1
-        return await super().instruct(*args)
-
-    async def instructions(self, *args: Any) -> Any:
-        self.used += 1
-        return await super().instructions(*args)
+def used(journal: ProbedJournal) -> int:
+    """How often something was read or written of calls."""
+    return sum(journal.counts[operation] for operation in ("save", "by_id", "instruct", "instructions"))
 
 
 async def test_a_call_without_questions_costs_no_commit_for_them(server: ScriptedServer) -> None:
     server.tool("plain", [work(0.05), complete(text_result("done"))], poll_interval_ms=20)
-    plan, journal = FaultPlan(), CountedJournal()
+    plan, journal = FaultPlan(), ProbedJournal()
     async with clients(server, lambda: journal, {"observer": plan, **LATER}) as (client,):
         assert text(await client.call_tool("plain", idempotency_key=KEY)) == "done"
         commits = [point for moment, point in plan.passed if moment == "after" and point.startswith("commit")]
         assert sorted(commits) == sorted(
             ["commit: enrol", "commit: prune", "commit: claim", "commit: TaskCreated", "commit: Observed"]
         )
-        assert journal.used == 2, "what is created, and its end"
+        assert used(journal) == 2, "what is created, and its end"
 
 
 async def test_a_call_whose_question_waits_costs_a_poll_and_no_more(server: ScriptedServer) -> None:
-    plan, journal = FaultPlan(), CountedJournal()
+    plan, journal = FaultPlan(), ProbedJournal()
     async with clients(server, lambda: journal, {"observer": plan, **LATER}) as (client,):
         handle = await client.start_tool("sign")
         question = await first_question(handle)
         for _ in range(2):  # whatever follows from its having been asked
             await handle.refresh()
-        passed, used = len(plan.passed), journal.used
+        passed, before = len(plan.passed), used(journal)
         for _ in range(5):
             await handle.refresh()
         assert {point for _, point in plan.passed[passed:]} == {"send: tasks/get"}
-        assert journal.used == used
+        assert used(journal) == before
         await question.answer(ADA)
         assert text(await handle.result()) == "Ada"
 

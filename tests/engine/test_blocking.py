@@ -52,6 +52,7 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._results import text
+from tests.kit.probed_journal import ProbedJournal
 
 from .._requirements import requirement
 from ..scripted_session import STALL, ScriptedSession
@@ -69,7 +70,7 @@ YES = ElicitResult(action="accept")
 SOON = 10.0
 
 
-class Server(ScriptedSession):
+class CancellableSession(ScriptedSession):
     """A scripted server; unless told otherwise, its task is at work forever."""
 
     def __init__(self, *gets: Any, **script: Any) -> None:
@@ -125,7 +126,7 @@ def left_over(before: set[threading.Thread]) -> list[threading.Thread]:
 
 
 def test_call_tool_waits_for_the_task_and_returns_its_result() -> None:
-    server = Server(AT_WORK, AT_WORK, DONE)
+    server = CancellableSession(AT_WORK, AT_WORK, DONE)
     with blocking(server) as client:
         result = client.call_tool("tool", {"a": 1}, timeout=SOON, meta={"k": "v"})
     assert text(result) == "done"
@@ -137,13 +138,13 @@ def test_call_tool_waits_for_the_task_and_returns_its_result() -> None:
 
 def test_call_tool_tells_a_plain_function_of_each_change() -> None:
     seen: list[str] = []
-    with blocking(Server(DONE)) as client:
+    with blocking(CancellableSession(DONE)) as client:
         client.call_tool("tool", timeout=SOON, on_update=lambda task: seen.append(task.status))
     assert seen == ["working", "completed"]
 
 
 def test_an_error_comes_out_as_it_is_and_its_handle_can_be_attached() -> None:
-    with blocking(Server(failed(TASK, -32050, "quota", {"left": 0}))) as client:
+    with blocking(CancellableSession(failed(TASK, -32050, "quota", {"left": 0}))) as client:
         with pytest.raises(TaskFailedError) as caught:
             client.call_tool("tool", timeout=SOON)
         assert (caught.value.code, caught.value.data) == (-32050, {"left": 0})
@@ -155,7 +156,7 @@ def test_an_error_comes_out_as_it_is_and_its_handle_can_be_attached() -> None:
 
 
 def test_a_call_has_the_label_that_it_is_given_or_that_its_thread_is_in() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server, application="payroll") as client, call_label("of Bob"):
         handle = client.start_tool("tool", label="of Ada", idempotency_key="a")
         assert handle.label == "of Ada"
@@ -166,7 +167,7 @@ def test_a_call_has_the_label_that_it_is_given_or_that_its_thread_is_in() -> Non
 
 
 def test_start_tool_returns_at_once_with_a_handle_that_can_be_looked_at() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         assert isinstance(handle, BlockingTaskHandle)
@@ -184,7 +185,7 @@ def test_start_tool_returns_at_once_with_a_handle_that_can_be_looked_at() -> Non
 
 @requirement("law:8")
 def test_result_with_a_timeout_stops_waiting_and_the_task_goes_on() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         with pytest.raises(WaitTimeoutError) as caught:
@@ -197,7 +198,7 @@ def test_result_with_a_timeout_stops_waiting_and_the_task_goes_on() -> None:
 
 
 def test_call_tool_with_a_timeout_stops_waiting_and_the_handle_is_picked_up_again() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         with pytest.raises(WaitTimeoutError) as caught:
             client.call_tool("tool", timeout=0.02)
@@ -207,7 +208,7 @@ def test_call_tool_with_a_timeout_stops_waiting_and_the_handle_is_picked_up_agai
 
 
 def test_updates_are_an_ordinary_iterator_that_ends_with_the_task() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         seen: list[str] = []
@@ -220,7 +221,7 @@ def test_updates_are_an_ordinary_iterator_that_ends_with_the_task() -> None:
 
 
 def test_leaving_the_loop_over_updates_stops_nothing() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         for _ in handle.updates():
@@ -230,7 +231,7 @@ def test_leaving_the_loop_over_updates_stops_nothing() -> None:
 
 
 def test_updates_of_a_parked_task_raise_what_parked_it() -> None:
-    with blocking(Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5))) as client:
+    with blocking(CancellableSession(input_required(TASK, {"k": ASK}, poll_interval_ms=5))) as client:
         handle = client.start_tool("tool")
         with pytest.raises(InputUnansweredError, match="elicitation=") as caught:
             list(first(10, handle.updates()))
@@ -239,12 +240,12 @@ def test_updates_of_a_parked_task_raise_what_parked_it() -> None:
 
 def test_refresh_returns_what_the_next_poll_brings() -> None:
     said = working(TASK, poll_interval_ms=5, status_message="half way")
-    with blocking(Server(said)) as client:
+    with blocking(CancellableSession(said)) as client:
         assert client.start_tool("tool").refresh().status_message == "half way"
 
 
 def test_cancel_tells_the_server() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         handle.cancel()
@@ -255,7 +256,7 @@ def test_cancel_tells_the_server() -> None:
 
 def test_resume_attach_and_records_find_a_task_again_in_another_client() -> None:
     journal = MemoryJournal()
-    server = Server()
+    server = CancellableSession()
     with blocking(server, journal=journal) as client:
         reference = client.start_tool("tool").reference
     server.finish()
@@ -275,7 +276,7 @@ def test_resume_attach_and_records_find_a_task_again_in_another_client() -> None
 
 
 def test_a_plain_callback_may_block_and_may_use_the_client_itself() -> None:
-    server = Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5))
+    server = CancellableSession(input_required(TASK, {"k": ASK}, poll_interval_ms=5))
     known: list[str] = []
 
     def ask(context: Any, params: Any) -> ElicitResult:
@@ -289,7 +290,7 @@ def test_a_plain_callback_may_block_and_may_use_the_client_itself() -> None:
 
 
 def test_a_coroutine_callback_runs_in_the_clients_own_loop() -> None:
-    server = Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5), DONE)
+    server = CancellableSession(input_required(TASK, {"k": ASK}, poll_interval_ms=5), DONE)
     ran_in: list[int] = []
 
     async def ask(context: Any, params: Any) -> ElicitResult:
@@ -308,7 +309,7 @@ def test_waiting_inside_the_clients_own_loop_is_refused_and_not_a_deadlock() -> 
         return YES
 
     asking = input_required(TASK, {"k": ASK}, poll_interval_ms=5)
-    with blocking(Server(asking), elicitation=ask) as client:
+    with blocking(CancellableSession(asking), elicitation=ask) as client:
         with pytest.raises(InputUnansweredError) as caught:
             client.call_tool("tool", timeout=SOON)
         assert "event loop thread" in str(caught.value)
@@ -329,7 +330,7 @@ OF_THE_CLIENT = [
 
 @pytest.mark.parametrize("use", OF_THE_CLIENT)
 def test_use_before_opening_says_how_to_open(use: Callable[[BlockingTasksClient], object]) -> None:
-    server = Server()
+    server = CancellableSession()
     with pytest.raises(TasksClientError, match=NOT_OPEN):
         use(blocking(server))
     assert server.sent == []
@@ -337,7 +338,7 @@ def test_use_before_opening_says_how_to_open(use: Callable[[BlockingTasksClient]
 
 @pytest.mark.parametrize("use", OF_THE_CLIENT)
 def test_use_after_closing_says_how_to_open(use: Callable[[BlockingTasksClient], object]) -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         pass
     with pytest.raises(TasksClientError, match=NOT_OPEN):
@@ -357,7 +358,7 @@ def test_use_after_closing_says_how_to_open(use: Callable[[BlockingTasksClient],
 def test_a_handle_outlives_its_client_as_something_to_look_at(
     use: Callable[[BlockingTaskHandle], object],
 ) -> None:
-    with blocking(Server()) as client:
+    with blocking(CancellableSession()) as client:
         handle = client.start_tool("tool")
     assert (handle.task_id, handle.tool, handle.done) == (TASK, "tool", False)
     assert handle.reference["task_id"] == TASK
@@ -366,26 +367,27 @@ def test_a_handle_outlives_its_client_as_something_to_look_at(
 
 
 def test_a_client_is_opened_once() -> None:
-    with blocking(Server()) as client, pytest.raises(TasksClientError, match="opened once"), client:
+    with (
+        blocking(CancellableSession()) as client,
+        pytest.raises(TasksClientError, match="opened once"),
+        client,
+    ):
         pass
     with pytest.raises(TasksClientError, match="Make another one"), client:
         pass
 
 
 def test_opening_it_again_while_it_is_open_leaves_it_open() -> None:
-    with blocking(Server()) as client:
+    with blocking(CancellableSession()) as client:
         with pytest.raises(TasksClientError, match="opened once"), client:
             pass
         assert client.records() == []
 
 
 def test_a_journal_that_cannot_be_opened_is_told_when_opening() -> None:
-    class Broken(MemoryJournal):
-        async def open(self) -> None:
-            raise JournalError("The disk is full; free some space.")
-
-    server = Server()
-    client = blocking(server, journal=Broken())
+    server = CancellableSession()
+    full = JournalError("The disk is full; free some space.")
+    client = blocking(server, journal=ProbedJournal("open", error=full))
     with pytest.raises(JournalError, match="free some space"), client:
         pass
     with pytest.raises(TasksClientError, match=NOT_OPEN):
@@ -404,7 +406,7 @@ def test_an_exception_in_the_block_comes_out_as_it_is_and_everything_is_closed()
     class OursError(Exception):
         pass
 
-    server = Server()
+    server = CancellableSession()
 
     def fail() -> None:
         with blocking(server) as client:
@@ -421,7 +423,7 @@ def test_nothing_is_asked_of_the_server_and_no_thread_is_left_after_the_block() 
     before = set(threading.enumerate())
     polled = threading.Event()
 
-    class Watched(Server):
+    class Watched(CancellableSession):
         async def get(self, ref: TaskRef) -> Snapshot:
             polled.set()
             return await super().get(ref)
@@ -467,7 +469,7 @@ def test_several_threads_may_call_at_once_and_each_gets_its_own_result() -> None
 
 
 def test_several_threads_may_wait_for_one_handle() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client, ThreadPoolExecutor(4) as pool:
         handle = client.start_tool("tool")
         waiting = [pool.submit(handle.result, SOON) for _ in range(4)]
@@ -476,7 +478,7 @@ def test_several_threads_may_wait_for_one_handle() -> None:
 
 
 def test_one_thread_that_times_out_does_not_disturb_another() -> None:
-    server = Server()
+    server = CancellableSession()
     with blocking(server) as client:
         handle = client.start_tool("tool")
         with elsewhere(lambda: handle.result(SOON)) as waited:
@@ -489,7 +491,7 @@ def test_one_thread_that_times_out_does_not_disturb_another() -> None:
 def test_closing_in_one_thread_ends_the_wait_of_another_and_says_that_the_task_goes_on() -> None:
     polled = threading.Event()
 
-    class Watched(Server):
+    class Watched(CancellableSession):
         async def get(self, ref: TaskRef) -> Snapshot:
             polled.set()
             return await super().get(ref)
@@ -514,7 +516,7 @@ def waits_for_the_client(thread: threading.Thread) -> bool:
     return False
 
 
-class Interrupting(Server):
+class Interrupting(CancellableSession):
     """Presses Ctrl-C, once, when the main thread waits for the client."""
 
     may_interrupt = True
@@ -599,7 +601,7 @@ def test_ctrl_c_while_following_updates_comes_out_of_the_loop() -> None:
 
 def test_a_call_whose_reply_does_not_come_is_given_up_when_the_client_closes() -> None:
     """Closing gives ``tools/call`` its grace, and not more."""
-    server = Server(calls=[STALL])
+    server = CancellableSession(calls=[STALL])
     with blocking(server, poll=PollPolicy(call_grace_s=0.02)) as client, pytest.raises(WaitTimeoutError):
         client.call_tool("tool", timeout=0.02)
     assert server.closed
@@ -609,7 +611,7 @@ def test_a_call_whose_reply_does_not_come_is_given_up_when_the_client_closes() -
 
 
 def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwise() -> None:
-    with blocking(Server(DONE)) as client:
+    with blocking(CancellableSession(DONE)) as client:
         handle = client.start_tool("tool", idempotency_key="k")
         with pytest.raises(ZeroDivisionError), handle.outcome(SOON):
             raise ZeroDivisionError
@@ -623,7 +625,7 @@ def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwis
 
 def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
     journal = MemoryJournal()
-    with blocking(Server(DONE), journal=journal) as client:
+    with blocking(CancellableSession(DONE), journal=journal) as client:
         client.start_tool("tool", idempotency_key="k")
     opened, adopted = threading.Event(), threading.Event()
 
@@ -636,7 +638,7 @@ def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
         return results
 
     with elsewhere(work) as ended:
-        with blocking(Server(DONE), journal=journal) as client:
+        with blocking(CancellableSession(DONE), journal=journal) as client:
             opened.set()
             assert adopted.wait(SOON)
         assert ended() == ["done"]
@@ -644,7 +646,7 @@ def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
 
 def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
     for way in ("handle", "record"):
-        with blocking(Server(DONE)) as client:
+        with blocking(CancellableSession(DONE)) as client:
             handle = client.start_tool("tool", idempotency_key="k")
             for _ in handle.updates():
                 pass
@@ -790,14 +792,14 @@ def ask(context, params):
     threading.Thread(target=press_ctrl_c, daemon=True).start()
     threading.Event().wait()  # for somebody who never answers
 
-class Server(ScriptedSession):
+class InterruptedSession(ScriptedSession):
     async def cancel(self, ref):
         threading.Thread(target=press_ctrl_c, daemon=True).start()
         await super().cancel(ref)
 
 form = {"message": "Go on?", "requestedSchema": {"type": "object"}}
 asks = input_required("t", {"k": {"method": "elicitation/create", "params": form}}, poll_interval_ms=5)
-server = Server(calls=[working("t", poll_interval_ms=5)], gets={"t": [asks]}, cancels=[STALL])
+server = InterruptedSession(calls=[working("t", poll_interval_ms=5)], gets={"t": [asks]}, cancels=[STALL])
 options = {"elicitation": ask, "on_abandon": sys.argv[1], "poll": PollPolicy(cancel_timeout_s=600)}
 with BlockingTasksClient(server, journal=MemoryJournal(), **options) as client:
     try:

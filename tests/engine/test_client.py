@@ -54,6 +54,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World
+from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -1227,34 +1228,18 @@ async def test_nonsense_is_refused_before_anything_is_sent() -> None:
     assert world.server.sent == []
 
 
-class FullDisk(MemoryJournal):
-    """A journal on a disk that is full for as long as ``full`` says."""
-
-    full = False
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.full:
-            raise JournalError("The disk is full. Make room and try again.")
-        await super().save(record, known=known, heeded=heeded)
-
-    async def claim(self, record: TaskRecord) -> TaskRecord:
-        if self.full:
-            raise JournalError("The disk is full. Make room and try again.")
-        return await super().claim(record)
-
-
 @requirement("law:1", "law:2")
 async def test_a_full_disk_costs_neither_a_task_id_nor_an_answer() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
-    world.journal = journal = FullDisk()
+    world.journal = journal = ProbedJournal()
     asked = Asked()
 
     async def fill_then_answer(context: Any, params: Any) -> Any:
-        journal.full = True
+        journal.refuses = ("claim", "save")
         return await asked(context, params)
 
     async with world.client(elicitation=fill_then_answer) as client:
-        journal.full = True
+        journal.refuses = ("claim", "save")
         with pytest.raises(JournalError):
             await client.call_tool("tool", idempotency_key="k")
         assert world.server.sent == [], "nothing is sent that could not be remembered"
@@ -1262,11 +1247,11 @@ async def test_a_full_disk_costs_neither_a_task_id_nor_an_answer() -> None:
             await client.call_tool("tool")
         assert caught.value.handle is not None
         assert caught.value.handle.task_id == TASK
-        journal.full = False
+        journal.refuses = ()
         with pytest.raises(JournalError):
             await world.during(caught.value.handle.result, 60)
         assert world.server.log("tasks/update") == []
-        journal.full = False
+        journal.refuses = ()
         await world.during(caught.value.handle.result, 60)
         assert text(await caught.value.handle.result()) == "done"
     assert asked.keys == ["k"]

@@ -18,8 +18,7 @@ from mcp_tasks_client.errors import InputUnansweredError, JournalLockedError
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import questions_of
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
@@ -28,6 +27,7 @@ from mcp_tasks_client.sessions.base import Snapshot, ToolCall
 from mcp_tasks_client.testing import completed, input_required, text_result, working
 from tests._results import text
 from tests.engine.world import ASK
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -35,20 +35,9 @@ pytestmark = pytest.mark.anyio
 SCOPE = Scope("scripted")
 
 
-class Locked(MemoryJournal):
-    """Refuses one of its methods for as long as it is told to."""
-
-    refuses: str | None = None
-
-    async def open(self) -> None:
-        if self.refuses == "open":
-            raise JournalLockedError("locked")
-        await super().open()
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.refuses == "save":
-            raise JournalLockedError("locked")
-        await super().save(record, known=known, heeded=heeded)
+def locked() -> ProbedJournal:
+    """A journal that refuses nothing yet."""
+    return ProbedJournal(error=JournalLockedError("locked"))
 
 
 def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
@@ -58,7 +47,7 @@ def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
 
 @pytest.mark.parametrize("refused", ["open", "save"])
 async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_call(refused: str) -> None:
-    journal = Locked()
+    journal = locked()
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -66,11 +55,11 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = refused
+    journal.refuses = (refused,)
     with pytest.raises(JournalLockedError) as caught:
         await see_through("first")
     assert caught.value.handle.task_id == "first"
-    journal.refuses = None
+    journal.refuses = ()
     assert text(await see_through("second")) == "done"
     assert endpoint.engine.store.unsaved == []
     async with journal:
@@ -79,7 +68,7 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
 
 async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_next_call() -> None:
     """Nobody drives the call: the host has answered, and has not called again yet."""
-    journal = Locked()
+    journal = locked()
     asking, done = input_required("first", {"k": ASK}), completed("second", text_result("done"))
     endpoint = dropped_in(journal, ScriptedSession(gets={"first": [asking], "second": [done]}))
 
@@ -90,12 +79,12 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
     with pytest.raises(InputUnansweredError) as caught:
         await see_through("first")
     record_id = caught.value.handle.reference["record_id"]
-    journal.refuses = "save"
+    journal.refuses = ("save",)
     answers = {"k": {"action": "accept", "content": {"n": 3}}}
     async with endpoint.engine.using_journal():
         with pytest.raises(JournalLockedError):
             await endpoint.answer_and_continue(ToolCall(name="tool"), record_id, answers)
-    journal.refuses = None
+    journal.refuses = ()
     assert text(await see_through("second")) == "done"
     async with journal:
         record = await journal.by_id(record_id)
@@ -105,7 +94,7 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
 
 
 async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() -> None:
-    journal = Locked()
+    journal = locked()
     session = ScriptedSession(gets={"first": [working("first", poll_interval_ms=60_000)]})
     endpoint = dropped_in(journal, session)
 
@@ -116,28 +105,16 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
     async with journal, anyio.create_task_group() as tasks:
         tasks.start_soon(see_through, "first")
         await anyio.wait_all_tasks_blocked()
-        journal.refuses = "save"
+        journal.refuses = ("save",)
         with pytest.raises(JournalLockedError):
             await see_through("second")
-        journal.refuses = None
+        journal.refuses = ()
         another = CallStore(GuardedJournal(journal), PollPolicy(), Environment())
         assert await another.take_pending(SCOPE) == []
         tasks.cancel_scope.cancel()
     async with journal:
         assert [call.task_id for call in await another.take_pending(SCOPE)] == ["first"]
         await another.close()
-
-
-class Slow(Locked):
-    """Its commits answer when they are told to, as those of a thread whose disk is slow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers = anyio.Event()
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        await self.answers.wait()
-        await super().save(record, known=known, heeded=heeded)
 
 
 class Steps:
@@ -164,7 +141,8 @@ class Steps:
 
 async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_first_commit() -> None:
     async def steps_of(calls: int) -> int:
-        journal = Slow()
+        journal, answers = locked(), anyio.Event()
+        journal.before("save", answers.wait)  # as a slow disk answers
         ids = [f"task-{number}" for number in range(calls)]
         session = ScriptedSession(gets={name: [completed(name, text_result("done"))] for name in ids})
         endpoint = dropped_in(journal, session)
@@ -179,7 +157,7 @@ async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_fir
                     tasks.start_soon(see_through, task_id)
                 await anyio.wait_all_tasks_blocked()
                 assert len(endpoint.engine.store.unsaved) == calls
-                journal.answers.set()
+                answers.set()
         return steps.count
 
     few, many = await steps_of(10), await steps_of(100)
@@ -189,7 +167,8 @@ async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_fir
 @pytest.mark.parametrize("refused", [None, "save"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: str | None) -> None:
-    journal = Slow()
+    journal, commit = locked(), Held()
+    journal.before("save", commit)  # as a thread whose disk is slow
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -197,16 +176,16 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = refused
+    journal.refuses = () if refused is None else (refused,)
     caller = asyncio.ensure_future(see_through("first"))
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
     await anyio.wait_all_tasks_blocked()
     assert not caller.done()
-    journal.answers.set()
+    commit.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    journal.refuses = None
+    journal.refuses = ()
     assert text(await see_through("second")) == "done"
     async with journal:
         assert [(record.task_id, record.owner) for record in await journal.records(SCOPE, pending=True)] == [
@@ -216,7 +195,7 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journals_its_own_task() -> None:
-    journal = Slow()
+    journal, commit = locked(), Held()
     session = ScriptedSession(gets={"third": [completed("third", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
@@ -224,16 +203,16 @@ async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journ
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = "save"
-    journal.answers.set()
+    journal.refuses = ("save",)
     with pytest.raises(JournalLockedError):
         await see_through("first")
-    journal.refuses, journal.answers = None, anyio.Event()
+    journal.refuses = ()
+    journal.before("save", commit)
     caller = asyncio.ensure_future(see_through("second"))  # waits for the commit of the first
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
     await anyio.wait_all_tasks_blocked()
-    journal.answers.set()
+    commit.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
     del caller

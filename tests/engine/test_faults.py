@@ -34,7 +34,6 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing
@@ -49,8 +48,10 @@ from mcp_tasks_client.testing import (
     cancelled,
     complete,
     completed,
+    delay,
     form,
     input_required,
+    raising,
     scripted_client,
     text_result,
     work,
@@ -60,6 +61,7 @@ from mcp_tasks_client.testing.samples import with_key
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World
+from tests.kit.probed_journal import FULL_DISK, Held, ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -75,24 +77,12 @@ FIRST_ROUND = {
 POLLED_AT_ONCE = working(TASK, poll_interval_ms=1000)
 
 
-class Faulty(MemoryJournal):
-    """A journal that fails one commit: the ``nth`` of a record in that status.
-
-    It fails as a full disk does, unless told what to raise.
-    """
-
-    def __init__(self, status: str, *, nth: int = 1, error: Exception | None = None) -> None:
-        super().__init__()
-        self.status = status
-        self.left = nth
-        self.error = error or JournalError("The disk is full. Make room and try again.")
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if record.status == self.status:
-            self.left -= 1
-            if self.left == 0:
-                raise copy(self.error)  # ours would keep alive, by its traceback, whom it was raised at
-        await super().save(record, known=known, heeded=heeded)
+def faulty(status: str, *, nth: int = 1, error: Exception = FULL_DISK) -> ProbedJournal:
+    """A journal that fails one commit: the ``nth`` of a record in that status."""
+    journal = ProbedJournal()
+    # A copy, since an error keeps alive, by its traceback, whom it was raised at.
+    journal.before("save", raising(copy(error)), when=lambda record, **_: record.status == status, nth=nth)
+    return journal
 
 
 class SlowReply:
@@ -248,7 +238,7 @@ async def test_a_reply_that_could_not_be_journaled_is_kept_and_saved_when_the_ca
     reply: Any, task_id: str | None, status: str, outcome: str, again: Again
 ) -> None:
     world = World(calls=[reply, text_result("a second call")])
-    world.journal = Faulty(status)
+    world.journal = faulty(status)
     async with world.client() as client:
         with pytest.raises(JournalError, match="disk is full") as caught:
             await world.call(client, idempotency_key=KEY)
@@ -272,7 +262,7 @@ async def test_a_reply_that_could_not_be_journaled_is_kept_though_nobody_holds_a
     reply: Any, status: str, outcome: str
 ) -> None:
     world = World(calls=[reply, text_result("a second call")])
-    world.journal = Faulty(status)
+    world.journal = faulty(status)
     async with world.client() as client:
         with pytest.raises(JournalError):
             await world.call(client, idempotency_key=KEY)
@@ -287,7 +277,7 @@ async def test_the_last_answer_of_a_round_that_could_not_be_journaled_sends_the_
     again: Again,
 ) -> None:
     world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
-    world.journal = Faulty("gathering", nth=3)  # the questions, the answer to a, the answer to b
+    world.journal = faulty("gathering", nth=3)  # the questions, the answer to a, the answer to b
     asked = Asked()
     async with world.client(elicitation=asked) as client:
         with pytest.raises(JournalError) as caught:
@@ -308,7 +298,7 @@ async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_lo
 ) -> None:
     asking = input_required(TASK, {"k": ASK})
     world = World(gets={TASK: [asking, DONE]})
-    world.journal = Faulty(status, error=RuntimeError("a bug in the plug-in"))
+    world.journal = faulty(status, error=RuntimeError("a bug in the plug-in"))
     asked = Asked()
     async with world.client(elicitation=asked) as client:
         with pytest.raises(JournalError, match="RuntimeError: a bug in the plug-in") as caught:
@@ -585,7 +575,7 @@ async def test_a_lost_reply_that_could_not_be_journaled_at_first_is_told_and_nev
     again: str,
 ) -> None:
     world = World(calls=[LOST])
-    world.journal = Faulty("outcome_unknown")
+    world.journal = faulty("outcome_unknown")
     async with world.client() as client:
         call = partial(world.call, client)
         with pytest.raises(JournalError) as caught:
@@ -601,7 +591,7 @@ async def test_a_lost_reply_that_could_not_be_journaled_at_first_is_told_and_nev
 async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> None:
     first_round = {"resultType": "input_required", "inputRequests": {"a": ASK}, "requestState": "r"}
     world = World(calls=[first_round, text_result("done")])
-    world.journal = Faulty("calling", nth=1)
+    world.journal = faulty("calling", nth=1)
     async with world.client(elicitation=Asked(YES)) as client:
         with pytest.raises(JournalError) as caught:
             await world.call(client, idempotency_key=KEY)
@@ -616,7 +606,7 @@ async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_w
     comes_back: str,
 ) -> None:
     world = World(gets={TASK: [working(TASK)]})
-    world.journal = journal = Faulty("working")
+    world.journal = journal = faulty("working")
     reply = SlowReply(world)
     async with world.client() as client:
         async with anyio.create_task_group() as tasks:
@@ -624,7 +614,7 @@ async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_w
             await reply.sent.wait()
             tasks.cancel_scope.cancel()
         reply.may_come.set()
-        while journal.left > 0:
+        while not journal.counts["save"]:
             await anyio.lowlevel.checkpoint()
         if comes_back == "resume":
             assert [handle.task_id for handle in await client.resume()] == [TASK]
@@ -696,27 +686,14 @@ async def test_a_silence_is_kept_over_restarts_and_ends_after_the_longest_wait()
 # ── keys that are refused and taken up at once ────────────────────────────────────────────────
 
 
-class SlowClaim(MemoryJournal):
-    """Keeps back, as a slow disk may, that a key is taken."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = anyio.Event()
-        self.may_tell = anyio.Event()
-
-    async def claim(self, record: TaskRecord) -> TaskRecord:
-        standing = await super().claim(record)
-        if standing.record_id != record.record_id:
-            self.made.set()
-            await self.may_tell.wait()
-        return standing
-
-
 @requirement("law:1", "law:2")
 async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of_its_own() -> None:
     """Or a third call with the key would find nothing, and run the tool once more."""
     world = World(gets={TASK: [working(TASK)]})
-    world.journal = journal = SlowClaim()
+    world.journal, joined = ProbedJournal(), Held()
+    journal = world.journal
+    # A slow disk keeps back that the key is taken.
+    journal.after("claim", joined, when=lambda standing, record: standing.record_id != record.record_id)
     refused = anyio.Event()
     intents: list[TaskRecord | None] = []
 
@@ -725,7 +702,7 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
             intents.append(await with_key(journal, Scope("scripted"), KEY))
             return await ScriptedSession.call(world.server, call, before_send)
         await before_send()
-        await journal.made.wait()
+        await joined.reached.wait()
         refused.set()
         raise SessionError("Too many requests.", retryable=True, not_executed=True, http_status=429)
 
@@ -744,7 +721,7 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
             tasks.start_soon(start)
             while not outcomes:
                 await anyio.lowlevel.checkpoint()
-            journal.may_tell.set()
+            joined.go_on.set()
         assert isinstance(outcomes[0], SessionError)
         await start()
         assert [getattr(handle, "task_id", None) for handle in outcomes[1:]] == [TASK, TASK]
@@ -787,19 +764,8 @@ async def test_closing_during_resume_is_one_plain_error() -> None:
 
 
 async def test_closing_while_resume_reads_the_journal_is_one_plain_error() -> None:
-    reading, closed = anyio.Event(), anyio.Event()
-
-    class Slow(MemoryJournal):
-        is_slow = False
-
-        async def owners(self, *names: str) -> dict[str, Lease | None]:
-            if self.is_slow:
-                reading.set()
-                await closed.wait()
-            return await super().owners(*names)
-
     world = World(gets={TASK: [working(TASK)]})
-    world.journal = Slow()
+    world.journal, reading = ProbedJournal(), Held()
 
     async def resume() -> None:
         with pytest.raises(TasksClientError, match="The client is closed"):
@@ -807,10 +773,10 @@ async def test_closing_while_resume_reads_the_journal_is_one_plain_error() -> No
 
     async with anyio.create_task_group() as tasks:
         async with world.client() as client:
-            world.journal.is_slow = True
+            world.journal.before("owners", reading)
             tasks.start_soon(resume)
-            await reading.wait()
-        closed.set()
+            await reading.reached.wait()
+        reading.go_on.set()
 
 
 @requirement("law:8")
@@ -904,24 +870,14 @@ async def test_who_lost_a_race_for_a_task_takes_it_up_when_the_winner_has_closed
         assert await other.attach(TASK) is not None
 
 
-class SlowWish(MemoryJournal):
-    """Takes its time over the commit of a wish to cancel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = anyio.Event()
-        self.may_go_on = anyio.Event()
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if isinstance(record.state, Observing) and record.state.cancel != "no" and not self.asked.is_set():
-            self.asked.set()
-            await self.may_go_on.wait()
-        await super().save(record, known=known, heeded=heeded)
+def _is_wish(record: TaskRecord, **options: Any) -> bool:
+    return isinstance(record.state, Observing) and record.state.cancel != "no"
 
 
 async def test_closing_while_a_wish_to_cancel_is_being_journaled_comes_to_an_end() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[STALL])
-    world.journal = journal = SlowWish()
+    world.journal, wish = ProbedJournal(), Held()
+    world.journal.before("save", wish, when=_is_wish, nth=1)
     ended: list[TasksClientError] = []
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -936,8 +892,8 @@ async def test_closing_while_a_wish_to_cancel_is_being_journaled_comes_to_an_end
                         ended.append(error)
 
                 tasks.start_soon(cancel)
-                await journal.asked.wait()
-                tasks.start_soon(set_soon, journal.may_go_on)
+                await wish.reached.wait()
+                tasks.start_soon(set_soon, wish.go_on)
     assert len(ended) == 1
 
 
@@ -949,7 +905,7 @@ async def set_soon(event: anyio.Event) -> None:
 
 async def test_resume_names_a_task_once_whose_answer_could_not_be_journaled() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
-    world.journal = Faulty("input_required", nth=2)
+    world.journal = faulty("input_required", nth=2)
     async with world.client(elicitation=Asked(YES)) as client:
         with pytest.raises(JournalError):
             await world.call(client)
@@ -1389,69 +1345,36 @@ async def test_a_result_that_does_not_match_is_checked_against_the_schema_as_it_
     assert looks == ["again"]
 
 
-class Gate(MemoryJournal):
-    """Neither opens nor closes as it should."""
-
-    def __init__(self, trouble: BaseException, *, opens: bool) -> None:
-        super().__init__()
-        self._trouble, self._opens = trouble, opens
-
-    async def open(self) -> None:
-        if not self._opens:
-            raise self._trouble
-        await super().open()
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        raise self._trouble
-
-
 @pytest.mark.parametrize("kind", [RuntimeError, OSError, "cancelled"])
 async def test_what_opening_a_journal_raises_is_a_journal_error(kind: type[Exception] | str) -> None:
     trouble = anyio.get_cancelled_exc_class() if isinstance(kind, str) else kind
     if kind == "cancelled" and trouble.__module__.startswith("trio"):
         pytest.skip("trio's own cannot be made by hand")
     with pytest.raises(JournalError, match=r"^the journal"):
-        async with scripted_client(ScriptedSession(), journal=Gate(trouble(), opens=False)):
+        async with scripted_client(ScriptedSession(), journal=ProbedJournal("open", error=trouble())):
             raise AssertionError("it must not open")
 
 
 async def test_what_closing_a_journal_raises_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    journal = ProbedJournal()
+    journal.after("aclose", raising(RuntimeError("stuck")))
     with pytest.raises(ZeroDivisionError):
-        async with scripted_client(ScriptedSession(), journal=Gate(RuntimeError("stuck"), opens=True)):
+        async with scripted_client(ScriptedSession(), journal=journal):
             raise ZeroDivisionError
     assert "The journal could not be closed: the journal failed (RuntimeError: stuck)" in caplog.text
 
 
-class Away(MemoryJournal):
-    """Fails from some moment on, as a database that is away does once it was waited for."""
-
-    is_away, waits = False, 0
-
-    def wait(self) -> None:
-        if self.is_away:
-            self.waits += 1
-            raise JournalError("the database cannot be reached")
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        self.wait()
-        await super().save(record, known=known, heeded=heeded)
-
-    async def release(self, *names: str) -> None:
-        self.wait()
-        await super().release(*names)
-
-
 @requirement("law:11")
 async def test_closing_while_the_journal_fails_waits_for_it_once_in_all_for_the_calls_that_are_left() -> None:
-    journal, calls = Away(), [working(f"task-{n}", poll_interval_ms=60_000) for n in range(5)]
+    journal, calls = ProbedJournal(), [working(f"task-{n}", poll_interval_ms=60_000) for n in range(5)]
     async with scripted_client(ScriptedSession(calls=calls), journal=journal) as client:
         for _ in calls:
             await client.start_tool("tool")
         await anyio.wait_all_tasks_blocked()
-        journal.is_away = True
+        journal.refuses = ("save", "release")  # as a database that is away
+        journal.counts.clear()
     # Each driver as it ends, all at the same moment; then one call that is left; then the client.
-    assert journal.waits == len(calls) + 1 + 1
+    assert journal.counts["save"] + journal.counts["release"] == len(calls) + 1 + 1
 
 
 async def test_what_an_auth_flow_raises_before_a_keyed_call_is_a_session_error() -> None:
@@ -1475,23 +1398,16 @@ async def test_a_poll_that_falls_due_while_a_silence_is_being_journaled_waits_fo
     server.tool("tool", [work(0.1), question, work(100), complete(text_result("done"))], poll_interval_ms=200)
     server.misbehave("tasks/update", HttpError(429, retry_after_s=5))
 
-    class Slow(MemoryJournal):
-        """Takes a while for the first commit of a silence."""
-
-        is_slow = True
-
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            if self.is_slow and getattr(record.state, "quiet_until", 0):
-                self.is_slow = False
-                await clock.sleep(0.3)
-            await super().save(record, known=known, heeded=heeded)
+    journal = ProbedJournal()
+    first_silence = {"when": lambda record, **_: getattr(record.state, "quiet_until", 0), "nth": 1}
+    journal.before("save", delay(clock, 0.3), **first_silence)
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         await clock.sleep(0.185)
         return ElicitResult(action="accept", content={"name": "x"})
 
     async with scripted_client(
-        server.session(), journal=Slow(), elicitation=answer, poll=NO_JITTER
+        server.session(), journal=journal, elicitation=answer, poll=NO_JITTER
     ) as client:
         await client.start_tool("tool")
         await clock.advance(4)

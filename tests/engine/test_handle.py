@@ -50,7 +50,8 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
-from tests.engine.world import World as AnyWorld
+from tests.engine.world import World
+from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -155,40 +156,18 @@ WITH_A_TASK = pytest.mark.parametrize(
 )
 
 
-class World(AnyWorld):
-    """A server that may give trouble."""
-
-    async def error_of(self, work: Callable[[], Awaitable[object]]) -> TasksClientError:
-        """What this raises, while an hour passes."""
-        raised: list[TasksClientError] = []
-
-        async def run() -> None:
-            try:
-                await work()
-            except TasksClientError as error:
-                raised.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            await self.clock.advance(3600)
-        (error,) = raised
-        return error
-
-    async def fail(self, trouble: Trouble) -> TasksClientError:
-        """The error that a client of its own raised, and has been closed over."""
-        async with self.client() as client:
-            if trouble.prepare:
-                await client.start_tool("tool", *trouble.prepare, **trouble.call)
-            if "timeout" in trouble.call:  # a time limit is by the loop's own clock, so none has to pass
-                with pytest.raises(WaitTimeoutError) as caught:
-                    await client.call_tool("tool", **trouble.call)
-                return caught.value
-            return await self.error_of(lambda: client.call_tool("tool", **trouble.call))
-
-
 async def error_of(trouble: Trouble) -> tuple[TasksClientError, World]:
+    """The error that a client of its own raised, and has been closed over; and its world."""
     world = World(**trouble.script)
-    error = await world.fail(trouble)
+    async with world.client() as client:
+        if trouble.prepare:
+            await client.start_tool("tool", *trouble.prepare, **trouble.call)
+        if "timeout" in trouble.call:  # a time limit is by the loop's own clock, so none has to pass
+            with pytest.raises(WaitTimeoutError) as caught:
+                await client.call_tool("tool", **trouble.call)
+            error: TasksClientError = caught.value
+        else:
+            error = await world.error_of(lambda: client.call_tool("tool", **trouble.call))
     assert type(error) is trouble.error
     return error, world
 
@@ -267,13 +246,8 @@ async def test_a_time_out_of_a_handle_carries_that_handle() -> None:
 async def test_a_journal_error_of_a_drive_pickles_with_the_handle() -> None:
     """Even a task that could not be journaled can be told about elsewhere."""
 
-    class Full(MemoryJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            await anyio.lowlevel.checkpoint()
-            raise JournalError("The disk is full; free some space.")
-
     world = World(**get(DONE))
-    world.journal = Full()
+    world.journal = ProbedJournal("save")
     async with world.client() as client:
         error = await world.error_of(lambda: client.call_tool("tool"))
     there = travelled(error)

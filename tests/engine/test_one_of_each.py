@@ -27,8 +27,9 @@ from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, text_result, working
 from tests._requirements import requirement
-from tests.hosts.sdk.server import SdkServer, in_memory
 from tests.journal.files import rows_in_memory, stored, timed
+from tests.kit.current_server import CurrentServer, in_memory
+from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +81,7 @@ def quick_session() -> ScriptedSession:
 async def dropped_in(journal: Any, failed: list[BaseException]) -> None:
     extension = TasksExtension(journal=journal, endpoint="a-server", poll=QUICK)
     try:
-        async with mcp.Client(in_memory(SdkServer()), extensions=[extension]) as client:
+        async with mcp.Client(in_memory(CurrentServer()), extensions=[extension]) as client:
             await client.call_tool("tool")
     except Exception as error:
         failed.append(error)
@@ -199,7 +200,7 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
     caplog.set_level(logging.CRITICAL, "mcp_tasks_client")  # what is logged is kept, with frames
     extension = TasksExtension(journal=Stuck(path), endpoint="scripted")
     with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(in_memory(SdkServer(gets=[{}])), extensions=[extension]) as client:
+        async with mcp.Client(in_memory(CurrentServer(gets=[{}])), extensions=[extension]) as client:
             with anyio.move_on_after(0.2):
                 await client.call_tool("tool")
         async with TasksClient(quick_session(), journal=path) as there:
@@ -251,18 +252,8 @@ async def test_nobody_owns_a_record_before_the_lease_is_stored_that_another_stor
 
 @requirement("law:1", "law:5")
 async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_without_one() -> None:
-    class Full(MemoryJournal):
-        failures, stored = 2, 0
-
-        async def renew(self, lease: Lease) -> bool:
-            await anyio.lowlevel.checkpoint()
-            if self.failures:
-                self.failures -= 1
-                raise JournalError("The disk is full.")
-            self.stored += 1
-            return await super().renew(lease)
-
-    journal, failed = Full(), []
+    journal, failed = ProbedJournal("renew"), []
+    journal.before("renew", anyio.lowlevel.checkpoint)
 
     async def call(client: TasksClient, key: str) -> None:
         try:
@@ -276,10 +267,11 @@ async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_witho
             async with anyio.create_task_group() as tasks:
                 for number in range(5):
                     tasks.start_soon(call, client, f"at once {number}")
-            assert (journal.failures, len(failed), len(set(map(id, failed)))) == (1, 5, 5)
+            assert (journal.counts["renew"], len(failed), len(set(map(id, failed)))) == (1, 5, 5)
             await call(client, "again")
-            assert (journal.failures, journal.stored, len(failed)) == (0, 0, 6)
+            assert (journal.counts["renew"], len(failed)) == (2, 6)
+            journal.refuses = ()
             await call(client, "and again")
-            assert (journal.stored, len(failed)) == (1, 6)
+            assert (journal.counts["renew"], len(failed)) == (3, 6)
             (record,) = await journal.records(Scope("scripted"))
             assert record.idempotency_key == "and again"

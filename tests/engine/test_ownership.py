@@ -33,6 +33,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
 from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -184,25 +185,15 @@ async def test_of_two_clients_that_attach_a_task_at_the_same_moment_one_drives_i
         assert len(await first.records()) == known + 1
 
 
-class Looked(MemoryJournal):
-    """Counts how often somebody wanted to own a record, and can hold up who gets it."""
-
-    looks = 0
-    taking: anyio.Event | None = None
-
-    async def take(self, record_id: str, owner: str, gone: Any = ()) -> Any:
-        self.looks += 1
-        taken = await super().take(record_id, owner, gone)
-        if self.taking is not None and taken is not None and taken.record.owner == owner:
-            await self.taking.wait()
-        return taken
+def _got_it(taken: Any, record_id: str, owner: str, gone: Any = ()) -> bool:
+    return taken is not None and taken.record.owner == owner
 
 
 @requirement("law:2", "law:5")
 @pytest.mark.parametrize("closes", [True, False], ids=["and closes", "and stays"])
 async def test_a_follower_is_told_what_the_driver_delivered_between_two_looks(closes: bool) -> None:
     world = World(calls=[working(TASK, poll_interval_ms=7000)])
-    world.journal = journal = Looked()
+    world.journal = journal = ProbedJournal()
     told: list[str] = []
 
     async def call(client: TasksClient) -> None:
@@ -220,15 +211,15 @@ async def test_a_follower_is_told_what_the_driver_delivered_between_two_looks(cl
             await world.clock.advance(7 if closes else 17)
         await world.clock.advance(10)
         assert told == ["done", "done", "done"]
-        looks = journal.looks
+        looks = journal.counts["take"]
         await world.clock.advance(60)
-        assert journal.looks == looks
+        assert journal.counts["take"] == looks
     assert len(world.server.log("tools/call")) == 1
 
 
 async def test_a_follower_looks_ever_more_seldom_but_at_least_every_five_seconds() -> None:
     world = World(gets={TASK: [working(TASK, poll_interval_ms=1_000_000)]})
-    world.journal = journal = Looked()
+    world.journal = journal = ProbedJournal()
     looked: list[int] = []
 
     async def call(client: TasksClient) -> None:
@@ -239,9 +230,9 @@ async def test_a_follower_looks_ever_more_seldom_but_at_least_every_five_seconds
         await world.clock.advance(1)
         tasks.start_soon(call, follower)
         for seconds in (2, 2, 16, 20):
-            before = journal.looks
+            before = journal.counts["take"]
             await world.clock.advance(seconds)
-            looked.append(journal.looks - before)
+            looked.append(journal.counts["take"] - before)
         tasks.cancel_scope.cancel()
     assert looked == [6, 1, 4, 4]
 
@@ -268,7 +259,7 @@ async def test_a_call_that_was_followed_is_not_repeated_when_its_outcome_is_forg
 @requirement("law:5")
 async def test_who_takes_over_for_a_caller_that_has_just_gone_lets_go_again() -> None:
     world = World(gets={TASK: [working(TASK, poll_interval_ms=5000)] * 9 + [DONE]})
-    world.journal = journal = Looked()
+    world.journal = journal = ProbedJournal()
     gives_up = [anyio.CancelScope(), anyio.CancelScope()]
     results: list[str] = []
 
@@ -286,13 +277,15 @@ async def test_who_takes_over_for_a_caller_that_has_just_gone_lets_go_again() ->
         await world.clock.advance(2)
         tasks.start_soon(call, second, gives_up[1])
         await world.clock.advance(20)
-        journal.taking = taking = anyio.Event()
+        taking = Held()
+        journal.after(
+            "take", taking, when=lambda taken, _, owner, *gone: taken and taken.record.owner == owner
+        )
         gives_up[0].cancel()
         await world.clock.advance(6)
         gives_up[1].cancel()  # which is about to take it
         await world.clock.advance(1)
-        journal.taking = None
-        taking.set()
+        taking.go_on.set()
         await world.clock.advance(1)
         gc.collect()  # of the second one nobody holds anything
         assert [record.owner for record in await third.records()] == [None]

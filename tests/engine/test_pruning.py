@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import OnDisk
 from tests.engine.world import ASK, DONE, TASK, World
+from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -176,23 +176,16 @@ async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_
 
 @requirement("law:13")
 async def test_of_all_clients_in_a_process_one_prunes_now_and_then() -> None:
-    class Counted(MemoryJournal):
-        prunings = 0
-
-        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
-            self.prunings += 1
-            return await super().prune(before, now, gone)
-
     world = World()
-    world.journal = journal = Counted()
+    world.journal = journal = ProbedJournal()
     async with world.client() as one, world.client() as two:
         for client in (one, two, one, two):
             await world.call(client, within=10)
-        assert journal.prunings == 1
+        assert journal.counts["prune"] == 1
         await world.clock.advance(600)
         for client in (one, two, one, two):
             await world.call(client, within=10)
-        assert journal.prunings == 2
+        assert journal.counts["prune"] == 2
 
 
 # ── outcomes that were passed to a host's own session ─────────────────────────────────────────
@@ -249,12 +242,8 @@ async def test_how_long_it_can_be_had_again_is_the_journals_own_to_say() -> None
 async def test_an_outcome_in_hand_is_not_lost_to_a_journal_that_cannot_note_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Failing(MemoryJournal):
-        def deliver(self, *args: Any, **options: Any) -> None:
-            raise OSError("no such disk")
-
     world = World()
-    world.journal = Failing()
+    world.journal = ProbedJournal("deliver", error=OSError("no such disk"))
     async with world.client() as client:
         assert text(await world.call(client)) == "done"
     assert "may be given out once more" in caplog.text
@@ -264,12 +253,8 @@ async def test_an_outcome_in_hand_is_not_lost_to_a_journal_that_cannot_note_it(
 
 
 async def test_a_journal_that_cannot_be_pruned_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    class Damaged(MemoryJournal):
-        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
-            raise JournalError("A page of an old record is damaged.")
-
     world = World(gets={TASK: [DONE]})
-    world.journal = Damaged()
+    world.journal = ProbedJournal("prune", error=JournalError("A page of an old record is damaged."))
     async with world.client() as client:
         assert text(await world.call(client)) == "done"
         assert "pruned later: A page" in caplog.text

@@ -17,7 +17,6 @@ from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot
@@ -41,6 +40,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
 from tests.engine.world import ASK, DONE, NO_JITTER, TASK, Asked, World
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -65,25 +65,12 @@ class PushSession(ScriptedSession):
         self.observed.deliver(Snapshot(read_task(raw), session_data))
 
 
-class Counting(MemoryJournal):
-    """Counts commits, and can hold them up."""
-
-    saved = 0
-    may_save: anyio.Event | None = None
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.may_save is not None:
-            await self.may_save.wait()
-        self.saved += 1
-        await super().save(record, known=known, heeded=heeded)
-
-
-def push_world(*gets: Any) -> tuple[World, PushSession, Counting]:
+def push_world(*gets: Any) -> tuple[World, PushSession, ProbedJournal]:
     world = World()
     world.server = session = PushSession(
         clock=world.clock, calls=[AT_WORK], gets={TASK: list(gets) or [AT_WORK]}
     )
-    world.journal = journal = Counting()
+    world.journal = journal = ProbedJournal()
     return world, session, journal
 
 
@@ -169,7 +156,7 @@ async def test_a_status_message_alone_is_published_and_costs_no_commit_pushed_or
     world, session, journal = push_world(*polled)
     async with world.client() as client:
         handle = await client.start_tool("tool")
-        saved = journal.saved
+        saved = journal.counts["save"]
         for number in range(20):
             session.push({**AT_WORK, "statusMessage": f"pushed {number}"})
             await world.clock.advance(1)
@@ -178,7 +165,7 @@ async def test_a_status_message_alone_is_published_and_costs_no_commit_pushed_or
                 assert handle.task.status_message == f"pushed {number}"
         assert handle.task is not None
         assert handle.task.status_message == "polled 2"
-        assert journal.saved == saved
+        assert journal.counts["save"] == saved
 
 
 async def test_a_snapshot_that_is_older_than_what_is_known_changes_nothing() -> None:
@@ -207,12 +194,13 @@ async def test_of_many_snapshots_that_come_while_one_is_saved_eight_wait_and_the
 
         tasks.start_soon(call)
         await world.clock.advance(0)
-        journal.may_save = anyio.Event()
+        commit = Held()
+        journal.before("save", commit)
         session.push({**input_required(TASK, {"k": ASK}), "statusMessage": "a question"})
         await world.clock.advance(0)
         for number in range(100):
             session.push({**input_required(TASK, {f"{number}": ASK}), "statusMessage": f"{number}"})
-        journal.may_save.set()
+        commit.go_on.set()
         await world.clock.advance(0)
         pushed = [message for message in seen if message is not None]
         assert pushed == ["a question", *(f"{number}" for number in range(8))]
@@ -229,7 +217,7 @@ async def test_what_is_pushed_of_a_task_that_nobody_drives_or_knows_is_ignored()
             await client.call_tool("tool", idempotency_key="k")
         await world.clock.advance(0)
         (before,) = await client.records()
-        saved = journal.saved
+        saved = journal.counts["save"]
         session.push(input_required(TASK, {"k": ASK}))
         session.push(DONE)
         session.push(completed("somebody-else's", text_result("done")))
@@ -238,7 +226,7 @@ async def test_what_is_pushed_of_a_task_that_nobody_drives_or_knows_is_ignored()
         session.push(DONE)
         await world.clock.advance(0)
         assert await client.records() == [before]
-        assert (asked.keys, journal.saved) == ([], saved)
+        assert (asked.keys, journal.counts["save"]) == ([], saved)
         assert text(await world.call(client, idempotency_key="k")) == "done"
 
 
@@ -246,10 +234,10 @@ async def test_session_data_that_is_pushed_is_journaled_and_goes_with_the_next_r
     world, session, journal = push_world(AT_WORK, DONE)
     async with world.client() as client:
         await client.start_tool("tool")
-        saved = journal.saved
+        saved = journal.counts["save"]
         session.push(AT_WORK, session_data="newer")
         await world.clock.advance(HINT_S)
-        assert journal.saved == saved + 1
+        assert journal.counts["save"] == saved + 1
         assert session.log("tasks/get")[0].session_data == "newer"
 
 

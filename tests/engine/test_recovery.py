@@ -28,6 +28,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import OnDisk
 from tests.engine.world import DONE, NO_JITTER, TASK, World
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -69,24 +70,16 @@ async def test_a_record_that_cannot_be_read_withholds_no_other_from_resume(
 
 
 async def test_what_is_delivered_while_all_is_taken_up_is_not_handed_out_again() -> None:
-    class Slow(MemoryJournal):
-        taking_all: anyio.Event | None = None
-
-        async def take_pending(self, *args: Any, **kwargs: Any) -> Any:
-            taken = await super().take_pending(*args, **kwargs)
-            if self.taking_all is not None:
-                await self.taking_all.wait()
-            return taken
-
     world, other = World(), "task-fedcba9876543210"
     world.server.calls = [AT_WORK, working(other, poll_interval_ms=1000)]
     world.server.gets[other] = [completed(other, text_result("done"))]
-    world.journal = journal = Slow()
+    world.journal = journal = ProbedJournal()
     async with world.client() as client:
         first = await client.start_tool("tool", idempotency_key=KEY)
         await client.start_tool("tool")
         await world.clock.advance(10)
-        journal.taking_all = anyio.Event()
+        taking = Held()
+        journal.after("take_pending", taking)
         resumed: list[TaskHandle] = []
 
         async def resume() -> None:
@@ -96,7 +89,7 @@ async def test_what_is_delivered_while_all_is_taken_up_is_not_handed_out_again()
             tasks.start_soon(resume)
             await world.clock.advance(0)
             await first.result()
-            journal.taking_all.set()
+            taking.go_on.set()
         assert [handle.task_id for handle in resumed] == [other]
         resumed.clear()  # or its handle would be enough
         assert [handle.task_id for handle in await client.resume()] == [other]

@@ -24,7 +24,6 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import input_required, working
@@ -32,6 +31,7 @@ from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import late_world
 from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
+from tests.kit.probed_journal import Held, ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -159,14 +159,9 @@ async def test_who_comes_while_the_driver_is_being_stopped_is_driven_for(
 
 @requirement("law:5", "law:8")
 async def test_who_stops_waiting_while_its_call_is_being_taken_follows_it_for_nobody() -> None:
-    world, taking = World(gets={TASK: [FOREVER]}), anyio.Event()
-
-    class Slow(MemoryJournal):
-        async def take(self, *args: Any) -> Any:
-            await taking.wait()
-            return await super().take(*args)
-
-    world.journal = Slow()
+    world, taking = World(gets={TASK: [FOREVER]}), Held()
+    world.journal = ProbedJournal()
+    world.journal.before("take", taking)
     async with world.client() as second:
         async with world.client() as first:
             await first.start_tool("tool", idempotency_key=KEY)
@@ -174,7 +169,7 @@ async def test_who_stops_waiting_while_its_call_is_being_taken_follows_it_for_no
                 tasks.start_soon(partial(second.call_tool, "tool", idempotency_key=KEY))
                 await world.clock.advance(0.5)
                 tasks.cancel_scope.cancel()
-                taking.set()
+                taking.go_on.set()
             await world.clock.advance(2)
         polls = len(world.polled_at())
         await world.clock.advance(60)

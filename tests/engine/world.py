@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.errors import ConnectionLostError, TasksClientError
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
@@ -79,6 +80,12 @@ class World:
             await self.clock.advance(seconds)
         if raised:
             raise raised[0]
+
+    async def error_of(self, work: Any) -> TasksClientError:
+        """The error that something raises while an hour passes."""
+        with pytest.raises(TasksClientError) as raised:
+            await self.during(work, 3600)
+        return raised.value
 
     def polled_at(self) -> list[float]:
         return [sent.at for sent in self.server.log("tasks/get")]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests._legacy_installs import NotInstalled
 
-from .cells import CASES, GENERATIONS, Failed, Server, run_cell, serving
+from .cells import CASES, GENERATIONS, CellServer, Failed, run_cell, serving
 from .page import cell_table, row, write
 from .recipes import Recipe, installed, recipes, today, versions
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_recipe(
-    recipe: Recipe, python: Path, servers: Sequence[Server], folder: Path
+    recipe: Recipe, python: Path, servers: Sequence[CellServer], folder: Path
 ) -> dict[tuple[str, str], str]:
     """All cells of one, one after another."""
     cells: dict[tuple[str, str], str] = {}

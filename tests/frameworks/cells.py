@@ -20,7 +20,7 @@ from tests.real_server import running_server
 
 from .recipes import ROOT, Recipe
 
-__all__ = ["CASES", "GENERATIONS", "Failed", "Server", "run_cell", "serving"]
+__all__ = ["CASES", "GENERATIONS", "CellServer", "Failed", "run_cell", "serving"]
 
 CASES: Final = ("longer", "question", "kill")
 GENERATIONS: Final = ("2026-07-28", "2025-11-25")
@@ -57,7 +57,7 @@ class Witness(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class CellServer:
     """A running server of one generation."""
 
     generation: str
@@ -77,7 +77,7 @@ class Server:
 
 
 @contextmanager
-def serving(generation: str, folder: Path) -> Iterator[Server]:
+def serving(generation: str, folder: Path) -> Iterator[CellServer]:
     """A server of its own.
 
     Raises:
@@ -86,14 +86,14 @@ def serving(generation: str, folder: Path) -> Iterator[Server]:
     log = folder / f"server-{generation}.txt"
     if generation == GENERATIONS[0]:
         with running_server(log) as newer:
-            yield Server(generation, newer)
+            yield CellServer(generation, newer)
     else:
         script = ROOT / "tests" / "servers" / "legacy_python.py"
         with LegacyProgram("python", str(python_with_legacy_sdk()), script).listening(log) as older:
-            yield Server(generation, older)
+            yield CellServer(generation, older)
 
 
-def run_cell(recipe: Recipe, python: Path, server: Server, case: str, folder: Path) -> str:
+def run_cell(recipe: Recipe, python: Path, server: CellServer, case: str, folder: Path) -> str:
     """Run one, in a folder of its own. Returns what is worth telling of it.
 
     Raises:

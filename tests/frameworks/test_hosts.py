@@ -18,7 +18,7 @@ from tests.docs.pages import PORT
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
-from .cells import CASES, GENERATIONS, Failed, Server, output_of, run_cell
+from .cells import CASES, GENERATIONS, CellServer, Failed, output_of, run_cell
 from .page import CELLS, INDEX, LINES, between, lines_table, row, write
 from .recipes import ROOT, Recipe, installed, recipes
 
@@ -55,7 +55,7 @@ def test_a_recipe_brings_its_result_home(
     fixture = "real_server" if generation == GENERATIONS[0] else "legacy_python_server"
     running: RealServer | LegacyServer = request.getfixturevalue(fixture)
     try:
-        run_cell(recipe, python, Server(generation, running), case, tmp_path)
+        run_cell(recipe, python, CellServer(generation, running), case, tmp_path)
     except Failed as why:
         pytest.fail(str(why), pytrace=False)
 
@@ -66,7 +66,7 @@ def test_a_question_becomes_an_interrupt_of_langgraph(
     [recipe] = [one for one in RECIPES if one.name == "langchain_mcp"]
     python = environment(recipe, request)
     interrupts = replace(recipe, program=recipe.program.with_name("langchain_mcp_interrupts.py"))
-    run_cell(interrupts, python, Server(GENERATIONS[0], real_server), "question", tmp_path)
+    run_cell(interrupts, python, CellServer(GENERATIONS[0], real_server), "question", tmp_path)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -155,7 +155,7 @@ class Nobody:
 def test_a_cell_that_fails_says_why(code: str, why: str, tmp_path: Path) -> None:
     program = tmp_path / "agents_host.py"
     program.write_text(HEAD + code)
-    server = Server(GENERATIONS[0], Nobody([]))
+    server = CellServer(GENERATIONS[0], Nobody([]))
     with pytest.raises(Failed, match=f"(?s){why}"):
         run_cell(Recipe.read(program), Path(sys.executable), server, "longer", tmp_path)
 

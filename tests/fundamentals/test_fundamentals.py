@@ -10,11 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mcp_types import ElicitRequestParams, ElicitResult
 
 from mcp_tasks_client import (
     IdempotencyConflictError,
-    InputContext,
     OutcomeUnknownError,
     TaskCancelledError,
     TaskFailedError,
@@ -35,6 +33,7 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from tests.kit.person import Person
 
 pytestmark = pytest.mark.anyio
 
@@ -52,17 +51,6 @@ def server() -> ScriptedServer:
     server.tool("break", [WORK, fail(-32000, "out of disk")], poll_interval_ms=20)
     server.tool("sleep", [work(60), DONE], poll_interval_ms=20, settle_s=0.01)
     return server
-
-
-class Person:
-    """Somebody who answers forms, and counts them."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def __call__(self, context: InputContext, params: ElicitRequestParams) -> ElicitResult:
-        self.asked += 1
-        return ElicitResult(action="accept", content={"name": "Ada"})
 
 
 def open_client(server: ScriptedServer, folder: Path, **options: object) -> TasksClient:
@@ -113,11 +101,11 @@ async def test_a_killed_clients_task_is_brought_home_by_the_next_client(
 
 async def test_nobody_is_asked_twice(server: ScriptedServer, tmp_path: Path) -> None:
     person = Person()
-    await kill_at("commit: AnswerReady", server, tmp_path, "sign", elicitation=person)
-    async with open_client(server, tmp_path, elicitation=person) as client:
+    await kill_at("commit: AnswerReady", server, tmp_path, "sign", elicitation=person.elicit)
+    async with open_client(server, tmp_path, elicitation=person.elicit) as client:
         (handle,) = await client.resume()
         await handle.result()
-    assert person.asked == 1
+    assert len(person.asked) == 1
     server.witness.check()  # the server got one answer
 
 

@@ -23,19 +23,18 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-
-from .http._host import URL, Host, asking_server, count, hosted, recorded
+from tests.kit.json_rpc_host import URL, JsonRpcHost, asking_server, count, hosted, recorded
 
 pytestmark = pytest.mark.anyio
 
 META: Final = "mcp-tasks-client/idempotency-key"
 
 
-async def with_meta(host: Host, tool: str, key: str, arguments: Any = None) -> Any:
+async def with_meta(host: JsonRpcHost, tool: str, key: str, arguments: Any = None) -> Any:
     return await host.call(tool, arguments, meta={META: key})
 
 
-async def in_block(host: Host, tool: str, key: str, arguments: Any = None) -> Any:
+async def in_block(host: JsonRpcHost, tool: str, key: str, arguments: Any = None) -> Any:
     with idempotency_key(key):
         return await host.call(tool, arguments)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import anyio
 import httpx
@@ -28,7 +28,6 @@ from mcp_tasks_client import (
     TasksHttpTransport,
     TasksTransport,
 )
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.testing import (
@@ -44,14 +43,23 @@ from mcp_tasks_client.testing import (
     work,
 )
 from tests._requirements import requirement
-from tests.sessions.v2025.wire import Wire as OlderServer
-from tests.sessions.v2025.wire import refusal
+from tests.kit.json_rpc_host import (
+    ENDPOINT,
+    LIMIT_S,
+    OLDER,
+    QUICK,
+    URL,
+    JsonRpcHost,
+    OlderJsonRpcHost,
+    count,
+    hosted,
+    recorded,
+)
+from tests.kit.older_server import OlderServer, refusal
+from tests.kit.stream_host import over_streams
+from tests.kit.ways import Way, around, beneath, by_client, by_url, by_wrapped_client, result_of
 
-from ._doors import streamed
-from .http._host import ENDPOINT, LIMIT_S, OLDER, QUICK, URL, Host, OlderHost, count, hosted, recorded
-from .relay._core_wire import Wire as OlderStream
-from .relay._core_wire import connected
-from .relay._host import over_streams
+from .relay._host_session import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +104,7 @@ def gateway(*faults: ErrorReply | HttpError, **options: Any) -> ScriptedServer:
     return server
 
 
-class Person:
+class UrlVisitor:
     """Is shown URLs, and says of each what it was told to say."""
 
     def __init__(self, *actions: str) -> None:
@@ -114,79 +122,20 @@ class Person:
 
 # ── by every way in ───────────────────────────────────────────────────────────────────────────
 
-Call: TypeAlias = Callable[[], Any]
-"""Makes a call under a key, and returns the text of its result. Raises what is no result."""
 
-Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Call]]
-
-
-def text_of(answer: Any) -> str:
+def text_of(answer: JSONObject | RpcError) -> str:
+    """The text of a result, of a JSON-RPC response, or of a reply that a host's session was given."""
     if isinstance(answer, RpcError):
         raise RemoteProtocolError(answer.message, code=answer.code, data=answer.data)
-    if "error" in answer:
-        error = answer["error"]
-        raise RemoteProtocolError(error["message"], code=error["code"], data=error.get("data"))
-    return str(answer.get("result", answer)["content"][0]["text"])
-
-
-def caller(client: TasksClient) -> Call:
-    async def call() -> str:
-        result = await client.call_tool("tool", idempotency_key=KEY)
-        return text_of({"result": result.model_dump(by_alias=True)})
-
-    return call
-
-
-@asynccontextmanager
-async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with scripted_client(server.session(), **options) as client:
-        yield caller(client)
-
-
-@asynccontextmanager
-async def by_url(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    environment = Environment(clock=server.clock)
-    async with (
-        httpx.AsyncClient(transport=httpx.ASGITransport(server.app)) as http,
-        TasksClient(URL, http_client=http, environment=environment, **options) as client,
-    ):
-        yield caller(client)
-
-
-@asynccontextmanager
-async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        sdk = mcp.Client(streamable_http_client(URL, http_client=http))
-        async with sdk, TasksClient(sdk, endpoint=ENDPOINT, **options) as client:
-            yield caller(client)
-
-
-@asynccontextmanager
-async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    journal = options.pop("journal")
-    async with hosted(server, journal, **options) as host:
-
-        async def call() -> str:
-            return text_of(await host.call("tool", meta=META))
-
-        yield call
-
-
-@asynccontextmanager
-async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with streamed(server, **options) as host:
-
-        async def call() -> str:
-            return text_of(await host.call("tool", meta=META))
-
-        yield call
+    result = answer if "content" in answer else result_of(answer)
+    return str(result["content"][0]["text"])
 
 
 async def make(way: Way, server: ScriptedServer, **options: Any) -> str:
     with anyio.fail_after(LIMIT_S):
         async with way(server, **{"journal": MemoryJournal(), "poll": QUICK, **options}) as call:
             try:
-                return str(await call())
+                return text_of(await call("tool", KEY))
             except Exception as raised:
                 error = raised  # raised below, since the SDK's client would put it into a group
     raise error
@@ -203,7 +152,7 @@ each_way_that_sees_a_status = pytest.mark.parametrize("way", [by_client, by_url,
 @requirement("law:10")
 @each_way
 async def test_each_url_is_put_to_the_host_and_then_the_same_call_goes_again(way: Way) -> None:
-    server, person = gateway(refused("a", "b")), Person()
+    server, person = gateway(refused("a", "b")), UrlVisitor()
     assert await make(way, server, elicitation=person) == "done"
     assert person.shown == ["https://auth.test/a", "https://auth.test/b"]
     first, second = server.witness.log("tools/call")
@@ -213,7 +162,7 @@ async def test_each_url_is_put_to_the_host_and_then_the_same_call_goes_again(way
 
 @each_way
 async def test_a_server_that_refuses_again_is_put_to_the_host_again(way: Way) -> None:
-    server, person = gateway(refused("a"), refused("a"), refused("b")), Person()
+    server, person = gateway(refused("a"), refused("a"), refused("b")), UrlVisitor()
     assert await make(way, server, elicitation=person) == "done"
     assert [url[-1] for url in person.shown] == ["a", "a", "b"]
 
@@ -221,22 +170,22 @@ async def test_a_server_that_refuses_again_is_put_to_the_host_again(way: Way) ->
 @each_way_of_ours
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_what_is_declined_parks_the_call_and_the_key_stays_usable(way: Way, action: str) -> None:
-    server, person = gateway(refused("a", "b")), Person("accept", action)
+    server, person = gateway(refused("a", "b")), UrlVisitor("accept", action)
     journal = MemoryJournal()
     with anyio.fail_after(LIMIT_S):
         async with way(server, journal=journal, poll=QUICK, elicitation=person) as call:
             with pytest.raises(InputUnansweredError, match=action) as raised:
-                await call()
+                await call("tool", KEY)
             assert raised.value.declined
             assert count(server, "tools/call") == 1
-            assert await call() == "done"
+            assert text_of(await call("tool", KEY)) == "done"
     assert [url[-1] for url in person.shown] == ["a", "b"], "the server decides whether to ask again"
     assert count(server, "tools/call") == 2
 
 
 @each_way_of_ours
 async def test_without_a_callback_the_call_parks_and_another_client_goes_on_with_the_key(way: Way) -> None:
-    server, journal, person = gateway(refused("stale"), refused("fresh")), MemoryJournal(), Person()
+    server, journal, person = gateway(refused("stale"), refused("fresh")), MemoryJournal(), UrlVisitor()
     with pytest.raises(InputUnansweredError, match="elicitation") as raised:
         await make(way, server, journal=journal)
     assert not raised.value.declined
@@ -248,7 +197,7 @@ async def test_without_a_callback_the_call_parks_and_another_client_goes_on_with
 
 async def test_a_server_that_refuses_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_tasks_client.machine.before_task._LONGEST_VISIT_S", 0.0)  # the pauses grow
-    server, person, journal = gateway(*[refused("a")] * 33), Person(), MemoryJournal()
+    server, person, journal = gateway(*[refused("a")] * 33), UrlVisitor(), MemoryJournal()
     with pytest.raises(InputUnansweredError, match="though they were, 32 times"):
         await make(by_client, server, journal=journal, elicitation=person)
     assert len(person.shown) == 32
@@ -275,7 +224,7 @@ async def test_what_the_server_was_told_before_goes_with_the_call_again() -> Non
 async def test_an_error_without_urls_is_the_error_of_the_call() -> None:
     data = {"elicitations": [{"mode": "form", "message": "Name?"}]}
     with pytest.raises(TaskFailedError) as raised:
-        await make(by_client, gateway(ErrorReply(-32042, "no", data)), elicitation=Person())
+        await make(by_client, gateway(ErrorReply(-32042, "no", data)), elicitation=UrlVisitor())
     assert (raised.value.code, raised.value.data) == (-32042, data)
 
 
@@ -299,7 +248,7 @@ async def test_a_call_that_waits_for_a_person_can_be_cancelled() -> None:
 
 
 async def test_a_server_of_the_official_sdk_is_understood() -> None:
-    server, person, calls = MCPServer("s"), Person(), 0
+    server, person, calls = MCPServer("s"), UrlVisitor(), 0
 
     @server.tool()
     def deploy() -> str:
@@ -315,7 +264,7 @@ async def test_a_server_of_the_official_sdk_is_understood() -> None:
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(server) as sdk, TasksClient(sdk, **options) as client:
             result = await client.call_tool("deploy", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert (calls, person.shown) == (2, ["https://auth.test/a"])
 
 
@@ -325,13 +274,17 @@ BY_URL: Final[JSONObject] = {"elicitation": {"form": {}, "url": {}}}
 
 
 @asynccontextmanager
-async def beneath_host(server: ScriptedServer, journal: MemoryJournal, **options: Any) -> AsyncIterator[Host]:
+async def beneath_host(
+    server: ScriptedServer, journal: MemoryJournal, **options: Any
+) -> AsyncIterator[JsonRpcHost]:
     async with hosted(server, journal, host_options={"capabilities": BY_URL, **options}) as host:
         yield host
 
 
 @asynccontextmanager
-async def around_host(server: ScriptedServer, journal: MemoryJournal, **options: Any) -> AsyncIterator[Host]:
+async def around_host(
+    server: ScriptedServer, journal: MemoryJournal, **options: Any
+) -> AsyncIterator[JsonRpcHost]:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
         inner = streamable_http_client(URL, http_client=http)
         transport = TasksTransport(inner, endpoint=ENDPOINT, journal=journal, poll=QUICK)
@@ -345,7 +298,7 @@ keyed_or_not = pytest.mark.parametrize("meta", [{}, META], ids=["no key", "key"]
 
 
 async def answer_all(
-    host: Host, asked: JSONObject, answer: JSONObject, meta: Mapping[str, Any]
+    host: JsonRpcHost, asked: JSONObject, answer: JSONObject, meta: Mapping[str, Any]
 ) -> JSONObject:
     state = {"requestState": asked["requestState"]} if "requestState" in asked else {}
     answers = dict.fromkeys(asked["inputRequests"], answer)
@@ -399,7 +352,7 @@ async def test_a_host_that_cannot_be_asked_gets_the_server_s_error_with_the_urls
 
 @pytest.mark.parametrize("place", ["beneath", "around"])
 async def test_the_sdk_s_own_session_asks_its_callback(place: str) -> None:
-    server, person = gateway(refused("a", "b")), Person()
+    server, person = gateway(refused("a", "b")), UrlVisitor()
     options: Any = {"journal": MemoryJournal(), "poll": QUICK, "endpoint": ENDPOINT}
     inner = httpx2.ASGITransport(server.app)
     over = TasksHttpTransport(inner, **options) if place == "beneath" else inner
@@ -410,7 +363,7 @@ async def test_the_sdk_s_own_session_asks_its_callback(place: str) -> None:
                 streams = TasksTransport(streams, **options)
             async with mcp.Client(streams, elicitation_callback=person) as client:
                 result = await client.call_tool("tool")
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert sorted(person.shown) == ["https://auth.test/a", "https://auth.test/b"]
 
 
@@ -418,7 +371,7 @@ async def test_where_the_sdk_sends_the_call_the_error_is_the_host_s() -> None:
     """The extension sees replies only, as its documentation says."""
     server = gateway(refused("a"))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
-        extension = TasksExtension(journal=MemoryJournal(), endpoint=ENDPOINT, elicitation=Person())
+        extension = TasksExtension(journal=MemoryJournal(), endpoint=ENDPOINT, elicitation=UrlVisitor())
         streams = streamable_http_client(URL, http_client=http)
         async with mcp.Client(streams, extensions=[extension]) as client:
             with pytest.raises(mcp.MCPError) as raised:
@@ -446,7 +399,7 @@ def older_gateway(*refusals: JSONObject) -> OlderServer:
 
 
 async def test_at_2025_11_25_a_client_by_url_asks_and_calls_again() -> None:
-    server, person = older_gateway(url_data("a", "b")), Person()
+    server, person = older_gateway(url_data("a", "b")), UrlVisitor()
     options: Any = {"journal": MemoryJournal(), "poll": QUICK, "elicitation": person}
     async with (
         httpx.AsyncClient(transport=httpx.MockTransport(server)) as http,
@@ -454,7 +407,7 @@ async def test_at_2025_11_25_a_client_by_url_asks_and_calls_again() -> None:
     ):
         with anyio.fail_after(LIMIT_S):
             result = await client.call_tool("slow", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert person.shown == ["https://auth.test/a", "https://auth.test/b"]
     first, second = server.of("tools/call")
     assert first.params.keys() == second.params.keys()
@@ -466,7 +419,7 @@ async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(at:
     newer, older = gateway(refused("a", "b")), older_gateway(url_data("a", "b"))
     inner = httpx.ASGITransport(newer.app) if at == "2026-07-28" else httpx.MockTransport(older)
     async with hosted(newer, library=httpx, inner=inner, host_options={"version": OLDER}) as host:
-        session = OlderHost(host, {"elicitation/create": {"result": {"action": action}}}, BY_URL)
+        session = OlderJsonRpcHost(host, {"elicitation/create": {"result": {"action": action}}}, BY_URL)
         await session.initialize()
         answer = await session.call("tool" if at == "2026-07-28" else "slow")
     shown = [one["params"] for one in session.asked]
@@ -480,10 +433,10 @@ async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(at:
 
 
 async def test_at_2025_11_25_a_session_of_a_host_is_asked() -> None:
-    server, left = OlderStream(), [url_data("a", "b")]
+    server, left = OlderServer(), [url_data("a", "b")]
     takes = server.replies["tools/call"]
-    server.replies["tools/call"] = lambda params: (
-        RpcError(-32042, "no", left.pop()) if left else takes(params)
+    server.replies["tools/call"] = lambda arrived: (
+        RpcError(-32042, "no", left.pop()) if left else takes(arrived)
     )
     server.task["status"] = "completed"
     async with connected(server, BY_URL) as session:
@@ -497,8 +450,8 @@ async def test_at_2025_11_25_a_session_of_a_host_is_asked() -> None:
 
 
 async def test_at_2025_11_25_a_session_that_declines_is_told_so() -> None:
-    server = OlderStream()
-    server.replies["tools/call"] = lambda params: RpcError(-32042, "no", url_data("a"))
+    server = OlderServer()
+    server.replies["tools/call"] = lambda arrived: RpcError(-32042, "no", url_data("a"))
     async with connected(server, BY_URL) as session:
         call = await session.send("tools/call", {"name": "slow", "arguments": {}})
         asked = await session.hears("elicitation/create")
@@ -509,8 +462,8 @@ async def test_at_2025_11_25_a_session_that_declines_is_told_so() -> None:
 
 
 async def test_at_2025_11_25_a_session_that_cannot_be_asked_gets_the_server_s_error_with_the_urls() -> None:
-    server = OlderStream()
-    server.replies["tools/call"] = lambda params: RpcError(-32042, "no", url_data("a"))
+    server = OlderServer()
+    server.replies["tools/call"] = lambda arrived: RpcError(-32042, "no", url_data("a"))
     async with connected(server) as session:
         call = await session.send("tools/call", {"name": "slow", "arguments": {}})
         asked = await session.hears("elicitation/create")
@@ -586,7 +539,7 @@ async def test_at_2025_11_25_a_call_may_wait_for_its_turn_by_url() -> None:
     ):
         with anyio.fail_after(LIMIT_S):
             result = await client.call_tool("slow", idempotency_key=KEY)
-    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert text_of(result.model_dump(by_alias=True)) == "done"
     assert len(server.of("tools/call")) == 3
 
 

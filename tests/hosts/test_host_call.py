@@ -17,8 +17,7 @@ from mcp_tasks_client.hosts.host_call import (
 )
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
-
-from .http._host import CURRENT, OLDER
+from tests.kit.json_rpc_host import CURRENT, OLDER
 
 JSON_ONLY = "application/json"
 BOTH = "application/json, text/event-stream"

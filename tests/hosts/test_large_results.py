@@ -23,8 +23,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
 from tests._requirements import requirement
-
-from .http._host import LIMIT_S, QUICK, URL, count, resume
+from tests.kit.json_rpc_host import LIMIT_S, QUICK, URL, count, resume
 
 pytestmark = [
     pytest.mark.anyio,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import httpx2
 import pytest
@@ -19,18 +17,14 @@ from mcp_tasks_client import (
     TasksHttpTransport,
     TasksTransport,
 )
-from mcp_tasks_client.testing import ScriptedServer, complete, scripted_client, work
-
-from ._doors import extended, streamed
-from .http._host import ENDPOINT, QUICK, URL, hosted
+from mcp_tasks_client.testing import ScriptedServer, complete, work
+from tests.kit.json_rpc_host import ENDPOINT, QUICK, URL
+from tests.kit.ways import Way, around, beneath, by_client, by_client_with_extension
 
 pytestmark = pytest.mark.anyio
 
 WRONG = {"content": [], "structuredContent": {"n": "three"}, "isError": False}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
-
-Call: TypeAlias = Callable[[], Any]
-"""Makes a call, and returns its result as JSON. Raises what is no result."""
 
 
 def wrong_server() -> ScriptedServer:
@@ -39,83 +33,34 @@ def wrong_server() -> ScriptedServer:
     return server
 
 
-@asynccontextmanager
-async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with scripted_client(server.session(), **options) as client:
-
-        async def call() -> Any:
-            return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
-
-        yield call
-
-
-@asynccontextmanager
-async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    """Options of the client's extension count."""
-    async with extended(server, **options) as sdk, TasksClient(sdk) as client:
-
-        async def call() -> Any:
-            return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
-
-        yield call
-
-
-@asynccontextmanager
-async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    journal = options.pop("journal")
-    async with hosted(server, journal, **options) as host:
-
-        async def call() -> Any:
-            return read(await host.call("tool"))
-
-        yield call
-
-
-@asynccontextmanager
-async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
-    async with streamed(server, **options) as host:
-
-        async def call() -> Any:
-            return read(await host.call("tool"))
-
-        yield call
-
-
-def read(answer: Any) -> Any:
-    if "error" in answer:
-        raise RemoteProtocolError(json.dumps(answer["error"]))
-    return answer["result"]
-
-
-Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Call]]
-each_way = pytest.mark.parametrize("way", [by_client, by_wrapped_client, beneath])
+each_way = pytest.mark.parametrize("way", [by_client, by_client_with_extension, beneath])
 
 
 @each_way
 async def test_a_wrong_result_is_an_error_by_default(way: Way) -> None:
     async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK) as call:
         with pytest.raises(RemoteProtocolError, match="does not match the tool's output schema"):
-            await call()
+            await call("tool")
 
 
 @each_way
 async def test_a_wrong_result_may_be_a_line_in_the_log(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK, output_schema="warn") as call:
-        assert (await call())["structuredContent"] == {"n": "three"}
+        assert (await call("tool"))["structuredContent"] == {"n": "three"}
     assert sum("does not match the tool's output schema" in told for told in caplog.messages) == 1
 
 
 @each_way
 async def test_a_schema_may_be_left_unread(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK, output_schema="off") as call:
-        assert (await call())["structuredContent"] == {"n": "three"}
+        assert (await call("tool"))["structuredContent"] == {"n": "three"}
     assert not [told for told in caplog.messages if "output schema" in told]
 
 
 @pytest.mark.parametrize("option", [{}, {"output_schema": "warn"}, {"output_schema": "off"}])
 async def test_at_2026_07_28_a_host_s_session_checks_what_comes_through_its_transport(option: Any) -> None:
     async with around(wrong_server(), journal=MemoryJournal(), poll=QUICK, **option) as call:
-        assert (await call())["structuredContent"] == {"n": "three"}
+        assert (await call("tool"))["structuredContent"] == {"n": "three"}
 
 
 @pytest.mark.parametrize(

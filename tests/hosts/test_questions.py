@@ -17,13 +17,21 @@ from mcp_types import ElicitResult
 from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ask as asking
 from mcp_tasks_client.testing import complete, form, text_result
 from tests._requirements import requirement
-
-from .http._host import OLDER, Host, OlderHost, asking_server, count, hosted, recorded, resume
+from tests.kit.json_rpc_host import (
+    OLDER,
+    JsonRpcHost,
+    OlderJsonRpcHost,
+    asking_server,
+    count,
+    hosted,
+    recorded,
+    resume,
+)
+from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +42,7 @@ def accept(name: str, value: str = "Ada") -> JSONObject:
     return {"action": "accept", "content": {name: value}}
 
 
-async def ask(host: Host, tool: str, **params: Any) -> JSONObject:
+async def ask(host: JsonRpcHost, tool: str, **params: Any) -> JSONObject:
     """A call that the host is asked about: the result of that round."""
     result: JSONObject = (await host.call(tool, **params))["result"]
     assert result["resultType"] == "input_required", result
@@ -43,7 +51,7 @@ async def ask(host: Host, tool: str, **params: Any) -> JSONObject:
 
 
 async def go_on(
-    host: Host, tool: str, asked: JSONObject, answers: Mapping[str, JSONObject], **params: Any
+    host: JsonRpcHost, tool: str, asked: JSONObject, answers: Mapping[str, JSONObject], **params: Any
 ) -> JSONObject:
     state = {"requestState": asked["requestState"]} if "requestState" in asked else {}
     return await host.call(tool, inputResponses=answers, **state, **params)
@@ -173,16 +181,13 @@ async def test_a_call_that_was_cancelled_from_outside_takes_no_answer_of_the_hos
 async def test_answers_that_came_together_stay_together_whatever_cuts_the_call() -> None:
     tasks: list[asyncio.Task[Any]] = []
 
-    class Cutting(MemoryJournal):
-        """Cancels the host's call natively in the commit of its first answer."""
+    async def cut_the_call() -> None:
+        """Natively, in the commit of its first answer."""
+        tasks.pop().cancel()
+        await anyio.lowlevel.checkpoint()
 
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            await super().save(record, known=known, heeded=heeded)
-            if tasks:
-                tasks.pop().cancel()
-                await anyio.lowlevel.checkpoint()
-
-    server, journal = asking_server(), Cutting()
+    server, journal = asking_server(), ProbedJournal()
+    journal.after("save", cut_the_call, when=lambda *_, **__: tasks)
     async with hosted(server, journal) as host:
         asked = await ask(host, "asks_twice")
         answers = {"a": accept("a"), "b": accept("b")}
@@ -359,7 +364,7 @@ async def test_a_callback_of_the_transport_answers_instead_of_the_host() -> None
 async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(tool: str) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, host_options={"version": OLDER}) as host:
-        older = OlderHost(host, {"elicitation/create": {"result": accept("name")}})
+        older = OlderJsonRpcHost(host, {"elicitation/create": {"result": accept("name")}})
         await older.initialize()
         assert text(await older.call(tool)) == "done"
         assert await recorded(journal, pending=True) == []
@@ -382,7 +387,7 @@ async def test_a_refusal_or_a_wrong_answer_of_the_host_leaves_the_task_waiting(
 ) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, host_options={"version": OLDER}) as host:
-        older = OlderHost(host, {"elicitation/create": reply})
+        older = OlderJsonRpcHost(host, {"elicitation/create": reply})
         await older.initialize()
         failed = await older.call("asks")
         assert told in failed["error"]["message"]
@@ -393,5 +398,5 @@ async def test_a_refusal_or_a_wrong_answer_of_the_host_leaves_the_task_waiting(
 async def test_a_session_that_declared_no_callback_is_not_asked() -> None:
     server = asking_server()
     async with hosted(server, host_options={"version": OLDER}) as host:
-        failed = await OlderHost(host, {}).call("asks")
+        failed = await OlderJsonRpcHost(host, {}).call("asks")
     assert "give the session a callback" in failed["error"]["message"]

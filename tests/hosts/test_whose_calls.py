@@ -28,9 +28,8 @@ from mcp_tasks_client import (
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.hosts.call_options import META_LABEL, read_options
 from mcp_tasks_client.testing import ScriptedServer
-
-from ._doors import extended, streamed
-from .http._host import QUICK, URL, Host, asking_server, count, hosted, recorded
+from tests.kit.json_rpc_host import QUICK, URL, JsonRpcHost, asking_server, count, hosted, recorded
+from tests.kit.ways import extended, streamed
 
 pytestmark = [
     pytest.mark.anyio,
@@ -99,7 +98,7 @@ async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]
 async def beneath_in_meta(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
     factory = tasks_http_client_factory(transport=httpx2.ASGITransport(server.app), **options)
     async with factory() as client:
-        host = Host(client)
+        host = JsonRpcHost(client)
 
         async def call(tool: str, label: str | None = None) -> Any:
             return await host.call(tool, meta={} if label is None else {META_LABEL: label})

@@ -986,9 +986,7 @@ class TestFailures(OneLoop):
             async with SqliteJournal(path) as journal:
                 spy.connections[-1].set_authorizer(refuse)
                 with pytest.raises(JournalError, match="not authorized"):
-                    await journal.claim(
-                        record(record_id="lost")
-                    )  # in BEGIN and COMMIT
+                    await journal.claim(record(record_id="lost"))  # in BEGIN and COMMIT
                 spy.connections[-1].set_authorizer(None)
                 await journal.save(record(record_id="after"))
                 assert not spy.connections[-1].in_transaction

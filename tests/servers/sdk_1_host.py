@@ -32,7 +32,7 @@ POLL = PollPolicy(floor_s=0.01, jitter=0.0)
 FOREVER = {"duration_ms": 3_600_000}
 
 
-class Host:
+class PersonOn1:
     """The host's callbacks, and what they were asked."""
 
     def __init__(self, *, hesitates: bool = False) -> None:
@@ -60,7 +60,7 @@ class Host:
 
 
 @asynccontextmanager
-async def connected(server: Any, host: Host, **options: Any) -> AsyncIterator[ClientSession]:
+async def connected(server: Any, host: PersonOn1, **options: Any) -> AsyncIterator[ClientSession]:
     if isinstance(server, str):
         inner: Any = streamable_http_client(server)
     else:
@@ -88,7 +88,7 @@ async def outcome(call: Awaitable[types.CallToolResult]) -> Any:
 
 
 async def calls_tools(server: Any) -> Any:
-    host, brought, progress = Host(), {}, []
+    host, brought, progress = PersonOn1(), {}, []
 
     async def progressed(done: float, total: float | None, message: str | None) -> None:
         progress.append(message)
@@ -115,7 +115,10 @@ async def calls_tools(server: Any) -> Any:
 
 async def cancels(server: Any) -> Any:
     """A host that takes a call back, as the protocol has it."""
-    async with connected(server, Host(), on_abandon="cancel") as session, anyio.create_task_group() as tasks:
+    async with (
+        connected(server, PersonOn1(), on_abandon="cancel") as session,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(session.call_tool, "slow", FOREVER)
         await anyio.wait_all_tasks_blocked()
         (request_id,) = session._response_streams
@@ -146,7 +149,7 @@ async def until_status(session: ClientSession, status: str) -> None:
 async def dies(server: Any) -> Any:
     """A host that is killed while somebody thinks about an answer."""
     url, path = server
-    host, journal = Host(hesitates=True), SqliteJournal(path)
+    host, journal = PersonOn1(hesitates=True), SqliteJournal(path)
     async with (
         connected(url, host, endpoint=url, journal=journal) as session,
         anyio.create_task_group() as tasks,

@@ -39,7 +39,7 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from tests.sessions.v2025.wire import TASK, Noting, Stream, Wire, question
+from tests.kit.older_server import TASK, Noting, OlderServer, Stream, question
 
 from .._observed import Observed
 from ..scripted_session import ScriptedSession
@@ -193,7 +193,7 @@ async def test_a_server_that_is_asked_for_its_version_first_is_asked_with_the_co
 
 
 async def test_each_request_at_2025_11_25_has_the_context_of_its_call() -> None:
-    wire, observed = Wire(), Observed()
+    wire, observed = OlderServer(), Observed()
     wire.server_stream = Stream()
     async with wire.session(observed) as session:
         created = await session.call(ToolCall(name="slow", context="call"), nothing)
@@ -239,7 +239,7 @@ async def test_each_request_at_2025_11_25_has_the_context_of_its_call() -> None:
 
 
 async def test_a_question_of_a_plain_call_at_2025_11_25_is_put_with_the_context_of_the_call() -> None:
-    wire, inputs, stream = Wire(), Asked(), Stream()
+    wire, inputs, stream = OlderServer(), Asked(), Stream()
     wire.replies["tools/call"] = lambda arrived: stream
     async with wire.session(Observed(), inputs=inputs) as session, anyio.create_task_group() as tasks:
         tasks.start_soon(session.call, ToolCall(name="plain", context="call"), nothing)
@@ -256,7 +256,7 @@ async def refuse(context: object, params: object) -> ElicitResult:
 
 
 async def test_a_question_that_is_a_task_of_the_client_is_put_with_the_context_of_the_call() -> None:
-    wire, inputs, stream = Wire(), Asked(elicitation=refuse), Stream()
+    wire, inputs, stream = OlderServer(), Asked(elicitation=refuse), Stream()
     wire.replies["tools/call"] = lambda arrived: stream
     asked = question(0, task_id=None)
     asked["params"]["task"] = {"ttl": 60_000}

@@ -51,7 +51,7 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from tests.sessions.v2025.wire import TASK, Arrived, Reply, Stream, Wire, question, refusal, text
+from tests.kit.older_server import TASK, Arrived, OlderServer, Reply, Stream, question, refusal, text
 
 from .._observed import Observed
 from ..hosts.relay._relay import relayed_to
@@ -189,7 +189,7 @@ async def open_relay(request: pytest.FixtureRequest, tool: str) -> AsyncIterator
         yield session
 
 
-class OlderServer(Wire):
+class OlderServerWithTools(OlderServer):
     """The tools at 2025-11-25, which has no questions before there is a task."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ async def open_core(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[
         policy: dict[str, Any] = {"receive": None, "task_preference": "auto", "task_ttl_s": 60.0}
         return session_over(http, inputs=Callbacks(), clock=SystemClock(), **policy)
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(OlderServer())) as client:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(OlderServerWithTools())) as client:
         http = HttpSession("http://server.test/mcp", http_client=client, sleep=doze)
         yield DiscoveringSession(http, speak_other)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, TypeAlias, cast
@@ -38,11 +37,21 @@ from mcp_tasks_client.sessions.v2025.core_session import session_over
 from mcp_tasks_client.testing.faults import ErrorReply
 from mcp_tasks_client.testing.memory_session import ServerSession
 from mcp_tasks_client.testing.request_handler import Arrival, Exchange, RequestHandler
+from tests.kit.current_server import (
+    ACKNOWLEDGED,
+    NEVER,
+    TASK_ID,
+    TOOL,
+    WORKING,
+    Answer,
+    CurrentServer,
+    Fault,
+    in_memory,
+)
 
 from .._observed import Observed
 from .._requirements import requirement
 from ..hosts.relay._relay import relayed_to
-from ..hosts.sdk.server import DISCOVERED, TASK_ID, TOOL, WORKING, Answer, Fault, in_memory
 
 pytestmark = pytest.mark.anyio
 
@@ -51,70 +60,8 @@ DECLARED: Final[JSONObject] = {"elicitation": {"form": {}}}
 CALL: Final = ToolCall(name="tool", arguments={"a": 1})
 REF: Final = TaskRef(TASK_ID)
 ANSWERS: Final[Mapping[str, JSONObject]] = {"k": {"action": "decline"}}
-ACKNOWLEDGED: Final[JSONObject] = {"resultType": "complete"}
 SNAPSHOT: Final[JSONObject] = {**WORKING, "resultType": "complete"}
 FEW: Final = Limits(tasks_in_flight=2, calls_in_flight=3)
-
-NEVER: Final[JSONObject] = {}
-"""A reply that never comes."""
-
-Reply: TypeAlias = JSONObject | Fault
-
-
-class Server:
-    """Answers each request as the test wants, and keeps what has come.
-
-    Attributes:
-        replies: By method.
-        received: The requests, without those for the version and the tools.
-        methods: Of all requests.
-        pause_s: Seconds before each reply.
-    """
-
-    def __init__(self) -> None:
-        self.received: list[tuple[str, JSONObject]] = []
-        self.methods: list[str] = []
-        self.pause_s = 0.0
-        self.replies: dict[str, Reply] = {
-            "server/discover": DISCOVERED,
-            "tools/list": {**ACKNOWLEDGED, "tools": [TOOL], "ttlMs": 0, "cacheScope": "public"},
-            "tools/call": WORKING,
-            "tasks/get": SNAPSHOT,
-            "tasks/update": ACKNOWLEDGED,
-            "tasks/cancel": ACKNOWLEDGED,
-        }
-        self._news = anyio.Event()
-
-    def list_tool(self, description: str) -> None:
-        """List the tool with another description from now on."""
-        tools = [{**TOOL, "description": description}]
-        self.replies["tools/list"] = {**ACKNOWLEDGED, "tools": tools, "ttlMs": 0, "cacheScope": "public"}
-
-    def take(self, method: str, params: JSONObject) -> Reply:
-        self.methods.append(method)
-        if method not in ("server/discover", "tools/list") and not method.startswith("notifications/"):
-            self.received.append((method, params))
-            self._news.set()
-            self._news = anyio.Event()
-        return self.replies.get(method, Fault(-32601, "Method not found"))
-
-    async def answer(self, method: str, params: JSONObject) -> JSONObject:
-        reply = self.take(method, params)
-        await anyio.sleep(self.pause_s)
-        if isinstance(reply, Fault):
-            raise reply
-        if reply is NEVER:
-            await anyio.sleep_forever()
-        return reply
-
-    @property
-    def counts(self) -> Counter[str]:
-        return Counter(method for method, _ in self.received)
-
-    async def wait_for(self, method: str, count: int) -> None:
-        while self.counts[method] < count:
-            await self._news.wait()
-
 
 # ── the ways ──────────────────────────────────────────────────────────────────────────────────
 
@@ -142,14 +89,14 @@ async def doze(seconds: float) -> None:
 
 
 @asynccontextmanager
-async def over_http(server: Server, limits: Limits) -> AsyncIterator[Session]:
-    async with http_client(server.answer) as client:
+async def over_http(server: CurrentServer, limits: Limits) -> AsyncIterator[Session]:
+    async with http_client(server) as client:
         yield HttpSession(URL, http_client=client, limits=limits, capabilities=DECLARED, sleep=doze)
 
 
 @asynccontextmanager
-async def over_the_sdk(server: Server, limits: Limits) -> AsyncIterator[Session]:
-    async with mcp.Client(in_memory(server.answer)) as client:
+async def over_the_sdk(server: CurrentServer, limits: Limits) -> AsyncIterator[Session]:
+    async with mcp.Client(in_memory(server)) as client:
         options: dict[str, Any] = {"limits": limits, "capabilities": DECLARED, "sleep": doze}
         yield SdkSession(lambda: client.session, endpoint="server", **options)
 
@@ -159,8 +106,8 @@ async def nobody(context: object, params: object) -> ElicitResult:
 
 
 @asynccontextmanager
-async def over_a_relay(server: Server, limits: Limits) -> AsyncIterator[Session]:
-    async with in_memory(server.answer) as streams, relayed_to(streams) as (relay, _):
+async def over_a_relay(server: CurrentServer, limits: Limits) -> AsyncIterator[Session]:
+    async with in_memory(server) as streams, relayed_to(streams) as (relay, _):
         yield RelaySession(relay, "server", limits, Callbacks(elicitation=nobody))
 
 
@@ -171,12 +118,12 @@ def of_older(task: JSONObject) -> JSONObject:
 
 
 @asynccontextmanager
-async def at_2025_11_25(server: Server, limits: Limits) -> AsyncIterator[Session]:
+async def at_2025_11_25(server: CurrentServer, limits: Limits) -> AsyncIterator[Session]:
     async def answer(method: str, params: JSONObject) -> JSONObject:
         if method == "initialize":
             tasks = {"cancel": {}, "requests": {"tools": {"call": {}}}}
             return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "tasks": tasks}}
-        reply = await server.answer(method, params)
+        reply = await server(method, params)
         match method:
             case "tools/list":
                 tools = [{**tool, "execution": {"taskSupport": "required"}} for tool in reply["tools"]]
@@ -198,7 +145,7 @@ async def at_2025_11_25(server: Server, limits: Limits) -> AsyncIterator[Session
 class Handler:
     """A scripted server without a script: what a :class:`ServerSession` needs of one."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: CurrentServer) -> None:
         self.clock = SystemClock()
         self._server = server
 
@@ -218,11 +165,11 @@ class Handler:
 
 
 @asynccontextmanager
-async def within_memory(server: Server, limits: Limits) -> AsyncIterator[Session]:
+async def within_memory(server: CurrentServer, limits: Limits) -> AsyncIterator[Session]:
     yield ServerSession(cast("RequestHandler", Handler(server)), "server", limits)
 
 
-WIRES: Final[Mapping[str, Callable[[Server, Limits], AbstractAsyncContextManager[Session]]]] = {
+WIRES: Final[Mapping[str, Callable[[CurrentServer, Limits], AbstractAsyncContextManager[Session]]]] = {
     "http": over_http,
     "sdk": over_the_sdk,
     "relay": over_a_relay,
@@ -253,8 +200,8 @@ Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Session]]
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> CurrentServer:
+    return CurrentServer(gets=[WORKING])
 
 
 @pytest.fixture(params=WIRES)
@@ -264,7 +211,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def opened(way: str, server: Server) -> Opened:
+def opened(way: str, server: CurrentServer) -> Opened:
     @asynccontextmanager
     async def open_session(limits: Limits | None = None) -> AsyncIterator[Session]:
         with anyio.fail_after(20):
@@ -294,7 +241,7 @@ async def send(session: Session, method: str, ref: TaskRef = REF) -> object:
 
 
 @ways("core")
-async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Server) -> None:
+async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: CurrentServer) -> None:
     """``requestState`` is what the server gave last, and goes back as it came."""
     server.replies["tools/call"] = {**WORKING, "requestState": "one"}
     server.replies["tasks/get"] = {**SNAPSHOT, "requestState": "two"}
@@ -308,7 +255,7 @@ async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Ser
         await session.cancel(REF)
     sent = [
         (method, {name: value for name, value in params.items() if name != "_meta"})
-        for method, params in server.received
+        for method, params in server.requests
     ]
     assert sent == [
         (
@@ -326,24 +273,26 @@ async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Ser
     ]
 
 
-async def test_a_call_carries_its_arguments_and_metadata_as_given(opened: Opened, server: Server) -> None:
+async def test_a_call_carries_its_arguments_and_metadata_as_given(
+    opened: Opened, server: CurrentServer
+) -> None:
     arguments = {"a": [1, None], "ü": {}}
     async with opened() as session:
         call = ToolCall(name="tool", arguments=arguments, meta={"x/y": ["z"]})
         await session.call(call, anyio.lowlevel.checkpoint)
-    ((_, params),) = server.received
+    ((_, params),) = server.requests
     assert (params["name"], params["arguments"], params["_meta"]["x/y"]) == ("tool", arguments, ["z"])
 
 
 @ways("core", "memory")
 async def test_each_request_declares_the_version_the_extension_and_what_the_host_answers(
-    opened: Opened, server: Server
+    opened: Opened, server: CurrentServer
 ) -> None:
     async with opened() as session:
         for method in METHODS:
             await send(session, method)
-    assert len(server.received) == len(METHODS)
-    for _, params in server.received:
+    assert len(server.requests) == len(METHODS)
+    for _, params in server.requests:
         assert params["_meta"][PROTOCOL_VERSION_META_KEY] == PROTOCOL_VERSION
         declared = params["_meta"][CLIENT_CAPABILITIES_META_KEY]
         assert declared["extensions"] == {EXTENSION_ID: {}}
@@ -352,7 +301,7 @@ async def test_each_request_declares_the_version_the_extension_and_what_the_host
 
 @ways_and(*TASK_METHODS)
 async def test_what_a_session_of_another_version_noted_does_not_reach_the_server(
-    opened: Opened, way: str, server: Server, method: str
+    opened: Opened, way: str, server: CurrentServer, method: str
 ) -> None:
     """It may be a credential, such as the ID of an MCP session."""
     noted = "a requestState" if way == "core" else OTHER_VERSION + "the ID of an MCP session"
@@ -360,25 +309,25 @@ async def test_what_a_session_of_another_version_noted_does_not_reach_the_server
         with pytest.raises(RemoteProtocolError, match="made in another version") as caught:
             await send(session, method, TaskRef(TASK_ID, noted))
     assert (caught.value.retryable, caught.value.not_executed, caught.value.code) == (False, True, None)
-    assert server.received == []
+    assert server.requests == []
 
 
 @ways_and(*TASK_METHODS, without="core")
 async def test_a_task_id_that_no_message_can_carry_is_not_sent(
-    opened: Opened, server: Server, method: str
+    opened: Opened, server: CurrentServer, method: str
 ) -> None:
     async with opened() as session:
         with pytest.raises(RemoteProtocolError, match="no UTF-8 form") as caught:
             await send(session, method, TaskRef("task-\ud800"))
     assert (caught.value.retryable, caught.value.not_executed) == (False, True)
-    assert server.received == []
+    assert server.requests == []
 
 
-async def test_another_request_goes_and_comes_back_as_it_is(opened: Opened, server: Server) -> None:
+async def test_another_request_goes_and_comes_back_as_it_is(opened: Opened, server: CurrentServer) -> None:
     server.replies["own/method"] = {**ACKNOWLEDGED, "own": [None]}
     async with opened() as session:
         assert (await session.ask("own/method", {"n": [1]}))["own"] == [None]
-    ((method, params),) = server.received
+    ((method, params),) = server.requests
     assert (method, params["n"]) == ("own/method", [1])
 
 
@@ -389,7 +338,7 @@ async def test_another_request_goes_and_comes_back_as_it_is(opened: Opened, serv
     "hanging", [("tools/call",), ("tasks/get",), ("tasks/update", "tasks/cancel")], ids=str
 )
 async def test_so_many_requests_are_under_way_at_once_and_those_of_other_kinds_pass(
-    opened: Opened, way: str, server: Server, hanging: tuple[str, ...]
+    opened: Opened, way: str, server: CurrentServer, hanging: tuple[str, ...]
 ) -> None:
     hanging = tuple(method for method in hanging if has(way, method))
     async with opened(FEW) as session:
@@ -416,7 +365,7 @@ async def test_so_many_requests_are_under_way_at_once_and_those_of_other_kinds_p
 
 
 async def test_a_call_is_announced_when_it_has_a_place_and_gives_it_back_if_that_fails(
-    opened: Opened, server: Server
+    opened: Opened, server: CurrentServer
 ) -> None:
     announced = 0
 
@@ -431,7 +380,7 @@ async def test_a_call_is_announced_when_it_has_a_place_and_gives_it_back_if_that
         for _ in range(4):
             with pytest.raises(LookupError):
                 await session.call(CALL, refuse)
-        assert server.received == []
+        assert server.requests == []
         server.replies["tools/call"] = NEVER
         async with anyio.create_task_group() as requests:
             for _ in range(4):
@@ -443,7 +392,7 @@ async def test_a_call_is_announced_when_it_has_a_place_and_gives_it_back_if_that
 
 
 async def test_a_call_is_announced_after_all_that_is_asked_first_and_before_it_leaves(
-    opened: Opened, server: Server
+    opened: Opened, server: CurrentServer
 ) -> None:
     asked_first: list[list[str]] = []
 
@@ -458,14 +407,14 @@ async def test_a_call_is_announced_after_all_that_is_asked_first_and_before_it_l
 
 @ways_and(*METHODS, "server/discover", without="core")  # whose channel is another's, see test_contract
 async def test_a_session_that_is_closed_sends_nothing_more(
-    opened: Opened, server: Server, method: str
+    opened: Opened, server: CurrentServer, method: str
 ) -> None:
     async with opened() as session:
         await session.aclose()
         with pytest.raises(ConnectionLostError, match="closed") as caught:
             await send(session, method)
     assert caught.value.not_executed
-    assert server.received == []
+    assert server.requests == []
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────
@@ -474,7 +423,7 @@ async def test_a_session_that_is_closed_sends_nothing_more(
 @requirement("create:unsupported-request")
 @ways("core")
 @pytest.mark.parametrize("method", ["tasks/update", "tasks/cancel", "server/discover"])
-async def test_a_task_is_no_reply_but_to_a_call(opened: Opened, server: Server, method: str) -> None:
+async def test_a_task_is_no_reply_but_to_a_call(opened: Opened, server: CurrentServer, method: str) -> None:
     """MUST interpret this as an invalid response to the request (Capability Negotiation)."""
     async with opened() as session:
         await session.tool("tool")
@@ -499,7 +448,7 @@ async def test_a_task_is_no_reply_but_to_a_call(opened: Opened, server: Server, 
     indirect=["way"],
 )
 async def test_a_reply_that_is_none_may_be_asked_for_again(
-    opened: Opened, server: Server, method: str, reply: JSONObject
+    opened: Opened, server: CurrentServer, method: str, reply: JSONObject
 ) -> None:
     server.replies[method] = reply
     async with opened() as session:
@@ -509,7 +458,7 @@ async def test_a_reply_that_is_none_may_be_asked_for_again(
 
 
 @requirement("law:6")
-async def test_what_a_tool_returned_is_passed_on_as_it_came(opened: Opened, server: Server) -> None:
+async def test_what_a_tool_returned_is_passed_on_as_it_came(opened: Opened, server: CurrentServer) -> None:
     content = [{"type": "text", "text": "no", "own": {"a": None}}]
     result = {"content": content, "isError": True, "_meta": {"own": None}, "own": [None, 0]}
     server.replies["tools/call"] = {**ACKNOWLEDGED, **result}
@@ -520,7 +469,7 @@ async def test_what_a_tool_returned_is_passed_on_as_it_came(opened: Opened, serv
 
 
 @ways("core")
-async def test_a_call_may_be_answered_with_questions(opened: Opened, server: Server) -> None:
+async def test_a_call_may_be_answered_with_questions(opened: Opened, server: CurrentServer) -> None:
     params = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
     requests = {"k": {"method": "elicitation/create", "params": params}}
     server.replies["tools/call"] = {
@@ -550,7 +499,7 @@ ERRORS: Final = {
 @ways_and(*METHODS)
 @pytest.mark.parametrize("code", ERRORS)
 async def test_an_error_of_the_server_means_the_same_on_each_way(
-    opened: Opened, server: Server, code: int, method: str
+    opened: Opened, server: CurrentServer, code: int, method: str
 ) -> None:
     server.replies[method] = Fault(code, "The words of the server", {"x": 1})
     async with opened() as session:
@@ -564,7 +513,7 @@ async def test_an_error_of_the_server_means_the_same_on_each_way(
 
 @ways_and(*TASK_METHODS)
 async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
-    opened: Opened, server: Server, method: str
+    opened: Opened, server: CurrentServer, method: str
 ) -> None:
     server.replies[method] = Fault(-32603, f"\x1b[31m{TASK_ID} " + "x" * 100_000)
     async with opened() as session:
@@ -577,7 +526,7 @@ async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
 
 @ways_and(*TASK_METHODS)
 async def test_a_task_whose_server_says_nothing_is_asked_for_again_later(
-    opened: Opened, server: Server, method: str
+    opened: Opened, server: CurrentServer, method: str
 ) -> None:
     server.replies[method] = NEVER
     async with opened(Limits(task_timeout_s=0.05)) as session:
@@ -586,7 +535,7 @@ async def test_a_task_whose_server_says_nothing_is_asked_for_again_later(
     assert (caught.value.retryable, caught.value.not_executed) == (True, False)
 
 
-async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Server) -> None:
+async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: CurrentServer) -> None:
     async with opened() as session:
         await send(session, "tools/call")  # all that is asked first has been
         session.limits = Limits(task_timeout_s=0.05)
@@ -599,11 +548,11 @@ async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Server
 
 @ways("relay")
 async def test_a_list_is_kept_and_fetched_again_if_asked_for(
-    opened: Opened, way: str, server: Server
+    opened: Opened, way: str, server: CurrentServer
 ) -> None:
     async with opened() as session:
         await session.tool("tool")
-        server.list_tool("another")
+        server.list_tool({**TOOL, "description": "another"})
         kept, fetched = await session.tool("tool"), await session.tool("tool", fresh=True)
     assert kept is not None
     assert (kept.description is None) == (way != "memory"), "whose server is asked whenever it is looked up"
@@ -613,22 +562,22 @@ async def test_a_list_is_kept_and_fetched_again_if_asked_for(
 
 @requirement("law:11")
 @ways("relay", "memory")
-async def test_a_list_that_does_not_come_is_given_up(opened: Opened, server: Server) -> None:
+async def test_a_list_that_does_not_come_is_given_up(opened: Opened, server: CurrentServer) -> None:
     server.replies["tools/list"] = NEVER
     async with opened(Limits(task_timeout_s=0.05)) as session:
         with pytest.raises(ConnectionLostError) as caught:
             await send(session, "tools/call")
     assert (caught.value.retryable, caught.value.not_executed) == (True, True)
-    assert server.received == []
+    assert server.requests == []
 
 
 @ways("relay", "memory", "core")
 async def test_a_list_that_the_server_refuses_headers_by_is_out_of_date(
-    opened: Opened, server: Server
+    opened: Opened, server: CurrentServer
 ) -> None:
     async with opened() as session:
         await send(session, "tools/call")
-        server.list_tool("another")
+        server.list_tool({**TOOL, "description": "another"})
         server.replies["tools/call"] = Fault(-32020, "Header mismatch")
         with pytest.raises(RemoteProtocolError):
             await send(session, "tools/call")
@@ -638,11 +587,11 @@ async def test_a_list_that_the_server_refuses_headers_by_is_out_of_date(
 
 
 @ways("relay", "memory", "core")
-async def test_a_session_that_is_closed_lists_nothing_more(opened: Opened, server: Server) -> None:
+async def test_a_session_that_is_closed_lists_nothing_more(opened: Opened, server: CurrentServer) -> None:
     async with opened() as session:
         await send(session, "tools/call")
         await session.aclose()
-        server.methods.clear()
+        server.received.clear()
         with pytest.raises(ConnectionLostError, match="closed"):
             await session.tool("tool", fresh=True)
     assert server.methods == []

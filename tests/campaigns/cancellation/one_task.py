@@ -1,7 +1,7 @@
-"""A world with one tool that makes one task that asks one question, and a witness of all of it.
+"""One tool that makes one task that asks one question, and a witness of all of it.
 
 The server keeps its state over any number of clients, so that a second one goes on where the
-first was stopped; :meth:`World.promises` is what can be held against both of them afterwards.
+first was stopped; :meth:`Setup.promises` is what can be held against both of them afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mcp_tasks_client.testing import cancelled, completed, input_required, worki
 from .loopback import Loopback
 from .stops import LIMIT_S, QuickClock
 
-__all__ = ["TASK_ID", "Doings", "HttpWorld", "InMemory", "Server", "World"]
+__all__ = ["TASK_ID", "Doings", "InMemory", "OneTaskServer", "Setup", "SetupOverHttp"]
 
 TASK_ID: Final = "task-0123456789abcdef"
 HINT_S: Final = 1.0
@@ -61,7 +61,7 @@ QUESTION: Final[JSONObject] = {
 }
 
 
-class Server:
+class OneTaskServer:
     """What happens at the server, whatever brings the requests there.
 
     The task works, asks, shows its question once more after the answer, as real servers do, works
@@ -204,7 +204,7 @@ class InMemory(Session):
         never_replies: Whether the reply to ``tools/call`` is lost, after some time.
     """
 
-    def __init__(self, server: Server, doings: Doings, *, never_replies: bool = False) -> None:
+    def __init__(self, server: OneTaskServer, doings: Doings, *, never_replies: bool = False) -> None:
         self._server = server
         self._doings = doings
         self._never_replies = never_replies
@@ -283,7 +283,7 @@ class SlowJournal(MemoryJournal):
             await super().remove(record)
 
 
-class Host:
+class NumberingPerson:
     """Answers questions, differently each time, so that an answer given twice can be told."""
 
     def __init__(self, doings: Doings) -> None:
@@ -301,17 +301,17 @@ class Host:
         return ElicitResult(action="accept", content=content)
 
 
-class World:
-    """One server, one host, one journal, and any number of clients one after the other.
+class Setup:
+    """One server, one person, one journal, and any number of clients one after the other.
 
     Attributes:
         outcomes: How often somebody got the outcome of the call.
         timeout: For the calls.
 
     Args:
-        journal: Shared with other worlds and kept open meanwhile; ``None`` is a :class:`SlowJournal`.
-        endpoint: Tells this world from others in the journal.
-        server: Options of the :class:`Server`.
+        journal: Shared with other setups and kept open meanwhile; ``None`` is a :class:`SlowJournal`.
+        endpoint: Tells this setup from others in the journal.
+        server: Options of the :class:`OneTaskServer`.
         never_replies: Whether the reply to ``tools/call`` is lost.
         call_grace_s: See :class:`PollPolicy`.
         options: For the clients.
@@ -329,8 +329,8 @@ class World:
     ) -> None:
         self.clock = QuickClock()
         self.doings = Doings()
-        self.server = Server(self.clock, **(server or {}))
-        self.host = Host(self.doings)
+        self.server = OneTaskServer(self.clock, **(server or {}))
+        self.host = NumberingPerson(self.doings)
         self.journal = journal or SlowJournal(self.doings)
         self.outcomes = 0
         self.timeout: float | None = None
@@ -347,7 +347,7 @@ class World:
         pass
 
     def client(self) -> TasksClient:
-        """A client of this world, on its clock."""
+        """A client of this setup, on its clock."""
         return TasksClient(
             self._server(),
             journal=self.journal,
@@ -414,13 +414,13 @@ class World:
             return await self.journal.records(self._scope)
 
 
-class HttpWorld(World):
+class SetupOverHttp(Setup):
     """The same over real sockets.
 
     Args:
         served: The server's sockets.
         given: Whether the clients get an ``httpx.AsyncClient`` or have their own.
-        options: Those of :class:`World`.
+        options: Those of :class:`Setup`.
     """
 
     def __init__(self, served: Loopback, *, given: bool, **options: Any) -> None:

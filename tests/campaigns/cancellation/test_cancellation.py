@@ -35,12 +35,12 @@ from mcp_tasks_client import (
 from tests._requirements import requirement
 
 from .loopback import Loopback, loopback
-from .one_task import TASK_ID, Doings, HttpWorld, InMemory, Server, World
+from .one_task import TASK_ID, Doings, InMemory, OneTaskServer, Setup, SetupOverHttp
 from .stops import LIMIT_S, TIMEOUT_S, How, QuickClock, Stop, Watch, watched
 
 pytestmark = pytest.mark.anyio
 
-Life: TypeAlias = Callable[[World, TasksClient], Awaitable[None]]
+Life: TypeAlias = Callable[[Setup, TasksClient], Awaitable[None]]
 
 KEY: Final = "order-42"
 BEYOND: Final = 5
@@ -60,67 +60,67 @@ MOST_FAILURES: Final = 5
 # ── lives, and what takes them up again ───────────────────────────────────────────────────────
 
 
-async def call(world: World, client: TasksClient, **options: Any) -> None:
-    world.done(await client.call_tool("tool", {"a": 1}, timeout=world.timeout, **options))
+async def call(setup: Setup, client: TasksClient, **options: Any) -> None:
+    setup.done(await client.call_tool("tool", {"a": 1}, timeout=setup.timeout, **options))
 
 
-async def call_with_updates(world: World, client: TasksClient) -> None:
+async def call_with_updates(setup: Setup, client: TasksClient) -> None:
     async def on_update(task: object) -> None:
         await anyio.lowlevel.checkpoint()
 
-    await call(world, client, on_update=on_update)
+    await call(setup, client, on_update=on_update)
 
 
-async def call_with_key(world: World, client: TasksClient) -> None:
-    await call(world, client, idempotency_key=KEY)
+async def call_with_key(setup: Setup, client: TasksClient) -> None:
+    await call(setup, client, idempotency_key=KEY)
 
 
-async def call_without_reply(world: World, client: TasksClient) -> None:
+async def call_without_reply(setup: Setup, client: TasksClient) -> None:
     with pytest.raises(OutcomeUnknownError):
-        await call_with_key(world, client)
-    world.outcomes += 1
+        await call_with_key(setup, client)
+    setup.outcomes += 1
 
 
-async def start(world: World, client: TasksClient) -> None:
+async def start(setup: Setup, client: TasksClient) -> None:
     handle = await client.start_tool("tool", {"a": 1})
     assert handle.task_id == TASK_ID
     statuses = [task.status async for task in handle.updates()]
     assert statuses[-1] == "completed"
-    world.done(await handle.result())
+    setup.done(await handle.result())
 
 
-async def start_only(world: World, client: TasksClient) -> None:
+async def start_only(setup: Setup, client: TasksClient) -> None:
     await client.start_tool("tool", {"a": 1})
 
 
-async def start_and_cancel(world: World, client: TasksClient) -> None:
+async def start_and_cancel(setup: Setup, client: TasksClient) -> None:
     handle = await client.start_tool("tool", {"a": 1})
     await handle.cancel()
-    await result_or_cancelled(world, handle)
+    await result_or_cancelled(setup, handle)
 
 
-async def resume(world: World, client: TasksClient) -> None:
+async def resume(setup: Setup, client: TasksClient) -> None:
     for handle in await client.resume():
-        world.done(await handle.result())
+        setup.done(await handle.result())
 
 
-async def resume_cancelled(world: World, client: TasksClient) -> None:
+async def resume_cancelled(setup: Setup, client: TasksClient) -> None:
     for handle in await client.resume():
-        await result_or_cancelled(world, handle)
+        await result_or_cancelled(setup, handle)
 
 
-async def result_or_cancelled(world: World, handle: TaskHandle) -> None:
+async def result_or_cancelled(setup: Setup, handle: TaskHandle) -> None:
     try:
-        world.done(await handle.result())
+        setup.done(await handle.result())
     except TaskCancelledError:
-        assert world.server.cancels or not world.server.created
-        world.outcomes += 1
+        assert setup.server.cancels or not setup.server.created
+        setup.outcomes += 1
 
 
-async def attach(world: World, client: TasksClient) -> None:
-    world.server.create()
+async def attach(setup: Setup, client: TasksClient) -> None:
+    setup.server.create()
     handle = await client.attach(TASK_ID)
-    world.done(await handle.result())
+    setup.done(await handle.result())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Scenario:
     keeps: bool = False
     """Whether the client may go on with it after a stop, for the handles that it gave out."""
 
-    world: Callable[[], World] = World
+    setup: Callable[[], Setup] = Setup
     before: Life | None = None
     """A life that is not stopped, to have something to resume."""
 
@@ -173,7 +173,7 @@ SCENARIOS: Final = [
         again=call_with_key,
         covers=ALL,
         hows=(How.BLOCK, How.CALL, How.AT_ONCE, How.TIMEOUT),
-        world=partial(World, server={"rounds": ["question", "state", "question"]}),
+        setup=partial(Setup, server={"rounds": ["question", "state", "question"]}),
     ),
     Scenario(
         name="a result at once",
@@ -182,7 +182,7 @@ SCENARIOS: Final = [
         covers=frozenset({"tools/call", "tools/list", "journal"}),
         hows=tuple(How),
         every=1,
-        world=partial(World, server={"at_once": True}),
+        setup=partial(Setup, server={"at_once": True}),
     ),
     Scenario(
         name="abandoned means cancelled",
@@ -190,7 +190,7 @@ SCENARIOS: Final = [
         again=resume_cancelled,
         covers=ALL,
         hows=(How.BLOCK, How.NATIVE_CALL, How.TIMEOUT),
-        world=partial(World, on_abandon="cancel"),
+        setup=partial(Setup, on_abandon="cancel"),
     ),
     Scenario(
         name="start and follow",
@@ -241,28 +241,28 @@ async def alone(watch: Watch, life: Callable[[], Coroutine[Any, Any, None]]) -> 
 
 
 class Run:
-    """A scenario in a world of its own, stopped once and taken up again."""
+    """A scenario in a setup of its own, stopped once and taken up again."""
 
     def __init__(self, scenario: Scenario, how: How, at: int) -> None:
         self.scenario = scenario
         self.how = how
-        self.world = scenario.world()
+        self.setup = scenario.setup()
         self.stop = Stop(how, at, self._stopped)
 
     async def __call__(self) -> Stop:
         try:
-            async with self.world:
+            async with self.setup:
                 if self.scenario.before is not None:
-                    async with self.world.client() as client:
-                        await self.scenario.before(self.world, client)
+                    async with self.setup.client() as client:
+                        await self.scenario.before(self.setup, client)
                 with watched(self.stop.moment) as self.watch:
                     await alone(self.watch, self._first_life)
-                    self.world.doings.frozen = False
-                    await self.world.after_a_client()
-                    if not self.world.outcomes:
+                    self.setup.doings.frozen = False
+                    await self.setup.after_a_client()
+                    if not self.setup.outcomes:
                         await alone(self.watch, self._second_life)
-                        await self.world.after_a_client()
-                await self.world.at_the_end()
+                        await self.setup.after_a_client()
+                await self.setup.at_the_end()
         except Exception as error:
             error.add_note(f"stop {self.stop.at}, {self.stop.where}; under way {sorted(self.stop.meanwhile)}")
             raise
@@ -271,25 +271,25 @@ class Run:
     def _stopped(self) -> frozenset[str]:
         """Called at the stop: everybody else stops as well, where nothing is meant to go on."""
         goes_on = self.how is How.AT_ONCE or (self.scenario.keeps and not self.how.whole)
-        self.world.doings.frozen = not goes_on
-        return self.world.doings.now()
+        self.setup.doings.frozen = not goes_on
+        return self.setup.doings.now()
 
     async def _first_life(self) -> None:
-        async with self.stop.block(), self.world.client() as client:
+        async with self.stop.block(), self.setup.client() as client:
             self.idle = set(self.watch.alive)
             if self.how is How.TIMEOUT:
                 await self._timed_out(client)
             else:
                 async with self.stop.call():
-                    await self.scenario.act(self.world, client)
-            if not self.how.whole and not self.world.outcomes:
+                    await self.scenario.act(self.setup, client)
+            if not self.how.whole and not self.setup.outcomes:
                 await self._same_client(client)
 
     async def _timed_out(self, client: TasksClient) -> None:
-        self.world.timeout = TIMEOUT_S
+        self.setup.timeout = TIMEOUT_S
         try:
             async with self.stop.call():
-                await self.scenario.act(self.world, client)
+                await self.scenario.act(self.setup, client)
         except WaitTimeoutError as error:
             assert self.stop.fired
             await self._at_rest()
@@ -298,36 +298,36 @@ class Run:
         except TaskCancelledError:
             # The task that was given up ended before the wait for it did.
             assert self.stop.fired
-            assert self.world.server.cancels or not self.world.server.created
-            self.world.outcomes += 1
+            assert self.setup.server.cancels or not self.setup.server.created
+            self.setup.outcomes += 1
         finally:
-            self.world.timeout = None
+            self.setup.timeout = None
 
     async def _of_handle(self, handle: TaskHandle) -> None:
         """What the handle of a time-out is good for: the outcome, unless there never was a call."""
         try:
-            await result_or_cancelled(self.world, handle)
+            await result_or_cancelled(self.setup, handle)
         except TasksClientError:
-            if self.world.server.calls:
+            if self.setup.server.calls:
                 raise
 
     async def _same_client(self, client: TasksClient) -> None:
         if self.how is How.AT_ONCE:
-            await self.scenario.again(self.world, client)
+            await self.scenario.again(self.setup, client)
         await self._at_rest()
-        if not self.world.outcomes:
-            await self.scenario.again(self.world, client)
+        if not self.setup.outcomes:
+            await self.scenario.again(self.setup, client)
             await self._at_rest()
 
     async def _at_rest(self) -> None:
         """Nothing is left but what an open client has at any time, and the handles' work is done."""
         await self.watch.until(lambda: not self.watch.alive.keys() - self.idle)
-        self.world.at_rest()
-        self.world.doings.frozen = False
+        self.setup.at_rest()
+        self.setup.doings.frozen = False
 
     async def _second_life(self) -> None:
-        async with self.world.client() as client:
-            await self.scenario.again(self.world, client)
+        async with self.setup.client() as client:
+            await self.scenario.again(self.setup, client)
 
 
 async def stopped_everywhere(
@@ -404,7 +404,7 @@ async def test_a_reply_that_is_not_waited_for_leaves_an_unknown_outcome_and_noth
         covers=frozenset({"tools/call", "journal"}),
         hows=(how,),
         every=1,
-        world=partial(World, never_replies=True, call_grace_s=1e-9),
+        setup=partial(Setup, never_replies=True, call_grace_s=1e-9),
     )
     await stopped_everywhere(scenario, how, monkeypatch, stride)
 
@@ -424,7 +424,7 @@ async def test_stopped_at_any_moment_a_journal_file_is_left_in_good_order(
             covers=ALL - {"journal"},
             hows=(how,),
             every=3,
-            world=lambda: World(journal=journal, endpoint=next(endpoints)),
+            setup=lambda: Setup(journal=journal, endpoint=next(endpoints)),
         )
         await stopped_everywhere(scenario, how, monkeypatch, stride)
 
@@ -438,7 +438,7 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
     for at in itertools.count(1, 1 + stride // 4):
         order_of_chance(monkeypatch)
         stop = Stop(how, at)
-        session = InMemory(Server(QuickClock()), Doings())
+        session = InMemory(OneTaskServer(QuickClock()), Doings())
         opened = anyio.Event()
 
         async def life(stop: Stop = stop, session: InMemory = session, opened: anyio.Event = opened) -> None:
@@ -494,7 +494,7 @@ async def test_stopped_at_any_moment_no_connection_is_left(
         again=resume,
         covers=frozenset({"asking", "journal"}),
         hows=(how,),
-        world=partial(HttpWorld, served, given=given),
+        setup=partial(SetupOverHttp, served, given=given),
     )
     await stopped_everywhere(scenario, how, monkeypatch, stride)
 
@@ -510,7 +510,7 @@ async def test_of_two_who_wait_for_one_call_the_other_is_not_disturbed(
         stop = Stop(How.CALL, at)
         try:
             with watched(stop.moment) as watch:
-                await alone(watch, partial(two_wait, World(), stop, first))
+                await alone(watch, partial(two_wait, Setup(), stop, first))
         except Exception as error:
             error.add_note(f"stop {at}, {stop.where}")
             raise
@@ -519,21 +519,21 @@ async def test_of_two_who_wait_for_one_call_the_other_is_not_disturbed(
     assert stride > 1 or at > FEW
 
 
-async def two_wait(world: World, stop: Stop, first: bool) -> None:
+async def two_wait(setup: Setup, stop: Stop, first: bool) -> None:
     stayed = anyio.Event()
-    async with world.client() as client:
+    async with setup.client() as client:
 
         async def goes() -> None:
             async with stop.call():
-                await call_with_key(world, client)
+                await call_with_key(setup, client)
 
         async def stays() -> None:
-            await call_with_key(world, client)
+            await call_with_key(setup, client)
             stayed.set()
 
         async with anyio.create_task_group() as tasks:
             for caller in (goes, stays) if first else (stays, goes):
                 tasks.start_soon(caller)
     assert stayed.is_set(), "the other one got nothing"
-    await world.after_a_client()
-    await world.at_the_end()
+    await setup.after_a_client()
+    await setup.at_the_end()

@@ -26,8 +26,8 @@ from mcp_tasks_client import (
 from mcp_tasks_client import idempotency_key as under_key
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer
-from tests.hosts.http._host import URL, Host
-from tests.hosts.relay._host import over_streams
+from tests.kit.json_rpc_host import URL, JsonRpcHost
+from tests.kit.stream_host import over_streams
 
 __all__ = ["HostCaller", "HostWay", "calling_as_host"]
 
@@ -59,7 +59,7 @@ class HostCaller:
         progress: Whether it wants progress, so that replies over HTTP are event streams.
     """
 
-    def __init__(self, host: Host, ask: Ask | None, *, progress: bool) -> None:
+    def __init__(self, host: JsonRpcHost, ask: Ask | None, *, progress: bool) -> None:
         self._host = host
         self._ask = ask
         self._meta = {"progressToken": "p"} if progress else {}
@@ -114,12 +114,12 @@ async def calling_as_host(
     """
     asks = way.endswith("asked itself")
     options |= {"endpoint": server.session().endpoint, "elicitation": None if asks else ask}
-    host: Host
+    host: JsonRpcHost
     async with AsyncExitStack() as stack:
         if way.startswith("http"):
             # httpx, since a scripted server tells of a broken connection by an exception of that library.
             beneath = TasksHttpTransport(httpx.ASGITransport(server.app), **options)
-            host = Host(await stack.enter_async_context(httpx.AsyncClient(transport=beneath)))
+            host = JsonRpcHost(await stack.enter_async_context(httpx.AsyncClient(transport=beneath)))
         else:
             http = httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app))
             await stack.enter_async_context(http)

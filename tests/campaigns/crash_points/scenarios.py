@@ -1,4 +1,4 @@
-"""Hosts that can be stopped anywhere: small programs over one client, and the world that they live in.
+"""Hosts that can be stopped anywhere: small programs over one client, and the scene that they live in.
 
 A *life* is one process of a host. Each scenario says what the server does, and what one life does about
 it, or two at the same time. One of them is mortal. Whatever became of it, a later life then does what
@@ -81,7 +81,7 @@ __all__ = [
     "How",
     "Life",
     "Scenario",
-    "World",
+    "Scene",
     "result_of",
 ]
 
@@ -92,7 +92,7 @@ OURS: Final = Scope("scripted")
 THEIRS: Final = Scope("scripted", "somebody else")
 
 LIMIT_S: Final = 600.0
-"""Seconds of the world after which a life that should have ended is taken for hanging."""
+"""Seconds of the scene after which a life that should have ended is taken for hanging."""
 
 _ANSWERED: Final = ("commit: instruct", "commit: AnswerReady")
 """What the journal has an answer after."""
@@ -166,19 +166,19 @@ class Life(Observer):
         known: What the journal held of ours when it ended.
     """
 
-    def __init__(self, world: World, plan: Fate) -> None:
-        self.world = world
+    def __init__(self, scene: Scene, plan: Fate) -> None:
+        self.scene = scene
         self.plan = plan
-        self.pid = len(world.lives) + 1
-        self.clock = ProcessClock(world.clock)
-        self.journal = ProcessJournal(world.journal, self.clock)
+        self.pid = len(scene.lives) + 1
+        self.clock = ProcessClock(scene.clock)
+        self.journal = ProcessJournal(scene.journal, self.clock)
         self.ended = anyio.Event()
         self.asked: list[str] = []
         self.returned: list[str] = []
         self.told = False
         self.known: list[TaskRecord] = []
-        world.lives.append(self)
-        world.living.add(self.pid)
+        scene.lives.append(self)
+        scene.living.add(self.pid)
 
     async def live(self, program: Program) -> None:
         try:
@@ -189,19 +189,19 @@ class Life(Observer):
         except (Exception, KilledError, BaseExceptionGroup) as error:
             for one in _leaves(error):
                 if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
-                    self.world.breaks(f"life {self.pid} ended with {one!r}")
+                    self.scene.breaks(f"life {self.pid} ended with {one!r}")
         finally:
             self.clock.kill()
-            self.world.living.discard(self.pid)
+            self.scene.living.discard(self.pid)
             with anyio.CancelScope(shield=True):
-                self.known = await self.world.records()
+                self.known = await self.scene.records()
             self.ended.set()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[TasksClient]:
         client = TasksClient(
-            self.world.server.session(limits=Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)),
-            elicitation="later" if self.world.scenario.later else self._ask,
+            self.scene.server.session(limits=Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)),
+            elicitation="later" if self.scene.scenario.later else self._ask,
             **self._options,
         )
         async with client:
@@ -210,9 +210,9 @@ class Life(Observer):
     @asynccontextmanager
     async def caller(self, client: TasksClient | None = None) -> AsyncIterator[Caller]:
         """What makes the scenario's call: a client, the one that is there already, or a host."""
-        way = self.world.scenario.through
+        way = self.scene.scenario.through
         if way != "client":
-            async with calling_as_host(self.world.server, self._ask, way, **self._options) as host:
+            async with calling_as_host(self.scene.server, self._ask, way, **self._options) as host:
                 yield host
         elif client is not None:
             yield client
@@ -224,12 +224,12 @@ class Life(Observer):
     def _options(self) -> dict[str, Any]:
         return {
             "journal": self.journal,
-            "poll": PollPolicy(wait_for_slot_s=self.world.scenario.wait_for_slot_s),
-            "on_abandon": self.world.scenario.on_abandon,
+            "poll": PollPolicy(wait_for_slot_s=self.scene.scenario.wait_for_slot_s),
+            "on_abandon": self.scene.scenario.on_abandon,
             "environment": Environment(
                 clock=self.clock,
                 jitter=lambda: 0.0,  # so that no poll is late by chance where another would be early
-                process=VirtualProcess.numbered(self.pid, self.world.sees),
+                process=VirtualProcess.numbered(self.pid, self.scene.sees),
                 observer=self,
             ),
         }
@@ -238,7 +238,7 @@ class Life(Observer):
 
     async def call(self, client: Caller) -> None:
         """Make the scenario's call, and make it again after whatever passes."""
-        scenario, consent = self.world.scenario, False
+        scenario, consent = self.scene.scenario, False
         key = KEY if scenario.keyed else None
         for _ in range(_ATTEMPTS):
             try:
@@ -247,10 +247,10 @@ class Life(Observer):
                 )
                 return await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
-                self.world.unknown.append(self)
+                self.scene.unknown.append(self)
                 if not scenario.may_resend:
                     return None
-                consent, self.world.consents = True, self.world.consents + 1
+                consent, self.scene.consents = True, self.scene.consents + 1
             except TaskError as error:
                 if not _refused(error):
                     return await self._told(type(error).__name__)
@@ -267,7 +267,7 @@ class Life(Observer):
             try:
                 return await client.start_tool(TOOL, idempotency_key=KEY)
             except OutcomeUnknownError:
-                self.world.unknown.append(self)
+                self.scene.unknown.append(self)
                 return None
             except _PASSING:
                 await self.sleep(1.0)
@@ -284,7 +284,7 @@ class Life(Observer):
                 result = await handle.result()
                 return await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
-                return self.world.unknown.append(self)
+                return self.scene.unknown.append(self)
             except TaskError as error:
                 return await self._told(type(error).__name__)
             except _PASSING:
@@ -293,7 +293,7 @@ class Life(Observer):
 
     async def _told(self, outcome: str) -> None:
         self.told = True
-        await self.world.told(outcome)
+        await self.scene.told(outcome)
 
     async def _see_of(self, error: TasksClientError) -> None:
         if error.handle is not None and (
@@ -310,7 +310,7 @@ class Life(Observer):
                 continue
             except SessionError:
                 pass  # it is journaled, and said again
-            self.world.wished = True
+            self.scene.wished = True
             return
         raise AssertionError("no end of attempts")
 
@@ -340,7 +340,7 @@ class Life(Observer):
     async def bring_home(self, client: TasksClient) -> None:
         """Resume what is pending until nothing is."""
         for _ in range(_ATTEMPTS):
-            delivered = await self.world.delivered()
+            delivered = await self.scene.delivered()
             try:
                 handles = await client.resume()
             except JournalError:
@@ -348,7 +348,7 @@ class Life(Observer):
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
                     if handle.reference["record_id"] in delivered:
-                        self.world.breaks(f"life {self.pid}: resume() gave what was delivered before")
+                        self.scene.breaks(f"life {self.pid}: resume() gave what was delivered before")
                     tasks.start_soon(self.see, handle)
             await self.sleep(5.0)
             if not any(record.pending for record in await client.records()):
@@ -364,8 +364,8 @@ class Life(Observer):
             await self.sleep(0.7)
 
     async def _answer(self, question: Question) -> None:
-        self.world.answers += 1
-        content = {"n": self.world.answers}
+        self.scene.answers += 1
+        content = {"n": self.scene.answers}
         for _ in range(_ATTEMPTS):
             try:
                 await question.accept(content)
@@ -376,7 +376,7 @@ class Life(Observer):
                     return None
             except QuestionWithdrawnError:
                 return None
-            return self.world.counts.append({"action": "accept", "content": content})
+            return self.scene.counts.append({"action": "accept", "content": content})
         raise AssertionError("no end of attempts")
 
     async def stand_still(self) -> None:
@@ -389,14 +389,14 @@ class Life(Observer):
 
     async def _ask(self, context: Any, params: Any) -> Any:
         key = context.key
-        if key in self.world.committed and not self.plan.failed_at(_ASKED):
-            self.world.breaks(f"life {self.pid} was asked {key} after its answer was committed")
+        if key in self.scene.committed and not self.plan.failed_at(_ASKED):
+            self.scene.breaks(f"life {self.pid} was asked {key} after its answer was committed")
         self.asked.append(key)
-        if self.world.scenario.answer_s:
-            await self.sleep(self.world.scenario.answer_s)
-        self.world.answers += 1  # so that each would be another one
+        if self.scene.scenario.answer_s:
+            await self.sleep(self.scene.scenario.answer_s)
+        self.scene.answers += 1  # so that each would be another one
         self.returned.append(key)
-        return ElicitResult(action="accept", content={"n": self.world.answers})
+        return ElicitResult(action="accept", content={"n": self.scene.answers})
 
     # ── what it passes ────────────────────────────────────────────────────────────────────────
 
@@ -410,14 +410,14 @@ class Life(Observer):
         if point == DRIVE:
             return
         await self.clock.awake.wait()
-        answered = await self.world.answered() if point in _ANSWERED else set()
+        answered = await self.scene.answered() if point in _ANSWERED else set()
         try:
             await self._pass(self.plan.after(point, record))
         except JournalError:  # as far as anybody here knows, it was not committed
             answered = set()
             raise
         finally:
-            self.world.committed |= answered
+            self.scene.committed |= answered
 
     async def _pass(self, passing: Awaitable[None]) -> None:
         """Once it is killed it begins nothing any more, as it might while it unwinds."""
@@ -442,19 +442,19 @@ async def recover(life: Life) -> None:
         life.caller(client) as caller,
         anyio.create_task_group() as others,
     ):
-        if life.world.scenario.later:
+        if life.scene.scenario.later:
             others.start_soon(life.answer_all, client, over)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(life.bring_home, client)
-            if life.world.scenario.keyed:
+            if life.scene.scenario.keyed:
                 tasks.start_soon(life.call, caller)
-            elif life.world.scenario.task_exists and not life.world.outcomes:
+            elif life.scene.scenario.task_exists and not life.scene.outcomes:
                 # Once it was delivered, nothing is known of it here, and so not when it was polled last.
                 tasks.start_soon(attached, life, client)
         over.set()
 
 
-# ── the world ─────────────────────────────────────────────────────────────────────────────────
+# ── the scene ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,7 +468,7 @@ class Scenario:
         ends: What the host may be told; by default only what the server's tool returned.
         wish: Whether a committed wish to cancel has to end in a cancellation.
         later: Whether no client has a callback that answers.
-        stands_still: At which point the first life does, and until when, in seconds of the world.
+        stands_still: At which point the first life does, and until when, in seconds of the scene.
         late: Whether it stands still for longer than its lease, and may poll once without it.
     """
 
@@ -495,7 +495,7 @@ class Scenario:
     has_old_outcome: bool = False
 
 
-class World:
+class Scene:
     """A server, a file, and the lives that are led over it.
 
     Attributes:
@@ -697,13 +697,13 @@ async def acknowledges(life: Life) -> None:
 
 async def answers_from_outside(life: Life) -> None:
     async with life.client() as client:
-        await life.answer_all(client, life.world.lives[0].ended)
+        await life.answer_all(client, life.scene.lives[0].ended)
 
 
 async def cancels_from_outside(life: Life) -> None:
     await life.sleep(1.5)
     async with life.client() as client:
-        for record in await life.world.records():
+        for record in await life.scene.records():
             handle = await client.attach(reference_of(record))
             await life.cancel(handle)
 

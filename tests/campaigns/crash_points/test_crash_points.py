@@ -19,7 +19,7 @@ from mcp_tasks_client.protocol.replies import is_url_key
 from mcp_tasks_client.testing import POINTS, LostReply
 from mcp_tasks_client.testing.probes import Moment
 
-from .scenarios import AS_HOST, OLD, SCENARIOS, TOOL, Fate, How, Scenario, World, result_of
+from .scenarios import AS_HOST, OLD, SCENARIOS, TOOL, Fate, How, Scenario, Scene, result_of
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,12 @@ def stride(request: pytest.FixtureRequest) -> int:
 
 
 async def lead(scenario: Scenario, *fates: Fate) -> list[str]:
-    """Lead all lives of one world, the first one that is mortal and later ones, and judge it."""
-    world = World(scenario)
+    """Lead all lives of one scene, the first one that is mortal and later ones, and judge it."""
+    scene = Scene(scenario)
     gc.disable()  # so that garbage is collected at no moment of its own
     try:
-        await world.play(*fates)
-        return await laws(world)
+        await scene.play(*fates)
+        return await laws(scene)
     finally:
         gc.enable()
 
@@ -109,45 +109,45 @@ _ANSWER_LOST: Final[set[Passed]] = {("before", "commit: take"), ("after", "commi
 """Where it takes a failure for a call to be refused that brings the host's answer."""
 
 
-async def laws(world: World) -> list[str]:
-    """What did not hold in a world, in sentences."""
-    fates = [life.plan for life in world.lives]
+async def laws(scene: Scene) -> list[str]:
+    """What did not hold in a scene, in sentences."""
+    fates = [life.plan for life in scene.lives]
     stopped = [fate for fate in fates if fate.stopped_at is not None]
     return [
-        *world.broken,
-        *_at_the_server(world, stopped),
-        *await _in_the_journal(world),
-        *_told(world, fates),
-        *(_keyed(world, stopped) if world.scenario.keyed else await _without_a_key(world, fates, stopped)),
-        *_asked(world, stopped),
-        *_answered(world),
-        *_at_its_death(world),
+        *scene.broken,
+        *_at_the_server(scene, stopped),
+        *await _in_the_journal(scene),
+        *_told(scene, fates),
+        *(_keyed(scene, stopped) if scene.scenario.keyed else await _without_a_key(scene, fates, stopped)),
+        *_asked(scene, stopped),
+        *_answered(scene),
+        *_at_its_death(scene),
     ]
 
 
-def _at_the_server(world: World, stopped: list[Fate]) -> Iterator[str]:
-    witness = world.server.witness
+def _at_the_server(scene: Scene, stopped: list[Fate]) -> Iterator[str]:
+    witness = scene.server.witness
     early = {str(poll) for poll in witness.early_polls}
-    excused = world.scenario.late or any(
+    excused = scene.scenario.late or any(
         fate.stopped_at in (_WORDS_LOST if fate.how == "killed" else _HINT_LOST) for fate in stopped
     )
     for what in witness.broken():  # also: one payload for each task and key
         if what not in early or not excused:
             yield what
-    if witness.calls[TOOL] > 1 + world.consents:
-        yield f"the tool ran {witness.calls[TOOL]} times, with consent to {world.consents} more"
+    if witness.calls[TOOL] > 1 + scene.consents:
+        yield f"the tool ran {witness.calls[TOOL]} times, with consent to {scene.consents} more"
 
 
-async def _in_the_journal(world: World) -> list[str]:
+async def _in_the_journal(scene: Scene) -> list[str]:
     """At the end nothing is left to do in it, and nobody has it."""
     broken = []
-    if await world.theirs() != world.theirs_before:
+    if await scene.theirs() != scene.theirs_before:
         broken.append("what belongs to somebody else was touched")
-    records = await world.records()
+    records = await scene.records()
     if len(records) > 1:
         broken.append(f"one call has more than one record: {records}")
     for record in records:
-        unknown = isinstance(record.state, OutcomeUnknown) and world.unknown
+        unknown = isinstance(record.state, OutcomeUnknown) and scene.unknown
         if not unknown and not (record.finished and record.delivered_at is not None):
             broken.append(f"{record!r} is left over")
         if record.owner is not None:
@@ -157,27 +157,27 @@ async def _in_the_journal(world: World) -> list[str]:
     return broken
 
 
-def _told(world: World, fates: list[Fate]) -> Iterator[str]:
+def _told(scene: Scene, fates: list[Fate]) -> Iterator[str]:
     """Whatever hosts were told is one thing, and the server's."""
-    answers = {key: payloads[0] for (_, key), payloads in world.server.witness.answers.items()}
-    ends = world.scenario.ends or {result_of(answers)["content"][0]["text"]}
+    answers = {key: payloads[0] for (_, key), payloads in scene.server.witness.answers.items()}
+    ends = scene.scenario.ends or {result_of(answers)["content"][0]["text"]}
     wished: Passed = ("after", "commit: CancelRequested")
     committed = any(fate.passed.count(wished) > fate.failed_at(wished) for fate in fates)
-    if world.scenario.wish and (committed or world.wished):
+    if scene.scenario.wish and (committed or scene.wished):
         ends = {"TaskCancelledError"}
-    for outcome in world.outcomes:
+    for outcome in scene.outcomes:
         if outcome not in ends:
             yield f"a host was told {outcome}, and not {ends}"
 
 
-def _keyed(world: World, stopped: list[Fate]) -> Iterator[str]:
+def _keyed(scene: Scene, stopped: list[Fate]) -> Iterator[str]:
     """A keyed call has an end, which is unknown only if it was stopped in the middle of a request."""
-    if not world.outcomes and not world.unknown:
+    if not scene.outcomes and not scene.unknown:
         yield "the call has no end"
-    replies_lost = any(isinstance(one, LostReply) for one in world.scenario.faults.get("tools/call", ()))
-    if world.unknown and not replies_lost and not any(map(_stopped_in_a_call, stopped)):
+    replies_lost = any(isinstance(one, LostReply) for one in scene.scenario.faults.get("tools/call", ()))
+    if scene.unknown and not replies_lost and not any(map(_stopped_in_a_call, stopped)):
         yield "the outcome is unknown for no reason"
-    if world.unknown and world.outcomes and not world.scenario.may_resend:
+    if scene.unknown and scene.outcomes and not scene.scenario.may_resend:
         yield "the outcome was unknown, and then known"
 
 
@@ -198,7 +198,7 @@ def _stopped_in_a_call(fate: Fate) -> bool:
     return under_way
 
 
-async def _without_a_key(world: World, fates: list[Fate], stopped: list[Fate]) -> list[str]:
+async def _without_a_key(scene: Scene, fates: list[Fate], stopped: list[Fate]) -> list[str]:
     """A call without a key is lost up to the commit of its task ID, and after that no more."""
     broken = []
     committed = any(fate.has("after", "commit: TaskCreated") for fate in fates)
@@ -206,46 +206,46 @@ async def _without_a_key(world: World, fates: list[Fate], stopped: list[Fate]) -
         fate.failed_at(("before", "send: tools/call")) or fate.failed_at(("after", "send: tools/call"))
         for fate in stopped
     )
-    if committed and not world.outcomes:
+    if committed and not scene.outcomes:
         broken.append("the task is lost, though its ID was committed")
-    if not committed and (world.outcomes or await world.records()):
+    if not committed and (scene.outcomes or await scene.records()):
         broken.append("there is a task without a commit of its ID")
     if not committed and not request_lost and not any(fate.how == "killed" for fate in stopped):
         broken.append("the task is lost, though nobody was killed")
     return broken
 
 
-def _asked(world: World, stopped: list[Fate]) -> Iterator[str]:
+def _asked(scene: Scene, stopped: list[Fate]) -> Iterator[str]:
     """While nobody is killed, each question is put once: a full disk costs no answer."""
     if any(fate.how == "killed" for fate in stopped):
         return  # which ones may be put again then, _at_its_death says
     not_answered = sum(fate.stopped_at == ("after", "send: a question to the host") for fate in stopped)
-    if world.scenario.through.endswith(
+    if scene.scenario.through.endswith(
         "asked itself"
     ):  # a failure where its answer comes in costs the answer
         not_answered += sum(fate.stopped_at in _ANSWER_LOST for fate in stopped)
-    asked = Counter(key for life in world.lives for key in life.asked)
+    asked = Counter(key for life in scene.lives for key in life.asked)
     for key, times in asked.items():
         if times > 1 + not_answered:
             yield f"{key} was asked {times} times, though nobody was killed"
 
 
-def _answered(world: World) -> Iterator[str]:
+def _answered(scene: Scene) -> Iterator[str]:
     """Of each question the server gets the answer that was told to count, and each that was committed."""
-    if world.scenario.wish or world.unknown or not world.outcomes:
+    if scene.scenario.wish or scene.unknown or not scene.outcomes:
         return  # of a call that is cancelled, or may be lost, nothing is sent any more
-    sent = {key: payloads for (_, key), payloads in world.server.witness.answers.items()}
-    for answer in world.counts:
+    sent = {key: payloads for (_, key), payloads in scene.server.witness.answers.items()}
+    for answer in scene.counts:
         if [answer] not in sent.values():
             yield f"{answer} was told to count, and the server got {sent}"
-    for key in world.committed - sent.keys():
+    for key in scene.committed - sent.keys():
         if not is_url_key(key):  # whether a URL was visited, nobody tells the server
             yield f"the answer to {key} was committed, and never sent"
 
 
-def _at_its_death(world: World) -> Iterator[str]:
+def _at_its_death(scene: Scene) -> Iterator[str]:
     """The journal holds what was committed, and nothing that was not; and all of it comes home."""
-    for life in world.lives:
+    for life in scene.lives:
         fate = life.plan
         if fate.how != "killed" or fate.stopped_at is None:
             continue
@@ -256,12 +256,12 @@ def _at_its_death(world: World) -> Iterator[str]:
             for commit in ("commit: instruct", "commit: AnswerReady")
         )
         # Whether a URL was visited, the server knows: the call goes again, and nothing is lost.
-        lost = {key for key in life.returned if not is_url_key(key)} - world.committed
+        lost = {key for key in life.returned if not is_url_key(key)} - scene.committed
         if lost and not answering and fate.stopped_at != ("after", "send: a question to the host"):
             yield f"the answers to {lost} were lost"
-        if any(record.task_id is not None for record in life.known) and not world.outcomes:
+        if any(record.task_id is not None for record in life.known) and not scene.outcomes:
             yield "a task whose ID was committed did not come home"
-        forgets = life.told and not world.scenario.keyed  # nobody can ask for it again
+        forgets = life.told and not scene.scenario.keyed  # nobody can ask for it again
         known = any(record.task_id for record in life.known)
         if fate.has("after", "commit: TaskCreated") and not known and not forgets:
             yield "a task ID is not in the journal, though it was committed"

@@ -9,7 +9,7 @@ from functools import partial
 
 import anyio
 
-from .world import play
+from .history import play
 
 __all__ = ["play_many"]
 
@@ -18,9 +18,9 @@ async def play_many(first: int, count: int, *, stop: bool = True) -> list[tuple[
     """Play histories; the seeds of those that broke something, and what."""
     broken: list[tuple[int, list[str]]] = []
     for seed in range(first, first + count):
-        world = await play(seed)
-        if world.broken:
-            broken.append((seed, world.broken))
+        history = await play(seed)
+        if history.broken:
+            broken.append((seed, history.broken))
             if stop:
                 break
     return broken
@@ -34,11 +34,11 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("mcp_tasks_client").setLevel(logging.CRITICAL)
     if given.seed is not None:
-        world = anyio.run(play, given.seed)
-        print(world.plan)
-        for at, what in world.log:
+        history = anyio.run(play, given.seed)
+        print(history.plan)
+        for at, what in history.log:
             print(f"{at:10.3f}  {what}")
-        raise SystemExit(bool(world.broken))
+        raise SystemExit(bool(history.broken))
     began = time.monotonic()
     broken = anyio.run(partial(play_many, given.first, given.histories, stop=False))
     for seed, sentences in broken[:40]:

@@ -18,7 +18,7 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.thread import JournalThread
 from mcp_tasks_client.journal.work import Work
 
-from .world import play
+from .history import play
 
 __all__ = ["AtOnce", "play_in_postgres"]
 
@@ -94,8 +94,8 @@ async def play_in_postgres(dsn: str, schema: str, seeds: Iterable[int]) -> list[
         for seed in seeds:
             journal = AtOnce(dsn, schema)
             await journal.empty()
-            world = await play(seed, journal)
-            await journal.aclose()  # what the world has opened
-            if world.broken:
-                broken.append((seed, world.broken))
+            history = await play(seed, journal)
+            await journal.aclose()  # what the history has opened
+            if history.broken:
+                broken.append((seed, history.broken))
     return broken

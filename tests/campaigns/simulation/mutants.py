@@ -1,67 +1,73 @@
 """The library with one of its guarantees broken: what the simulation has to notice.
 
-Each mutant is a change of one place, made for as long as its block lasts. Laws 9 and 11 have none: a history
-has one endpoint and one principal, and its servers stay within all bounds.
+Each mutant replaces one part of a history (:mod:`.parts`): a journal, a session, a client, the options of a
+client, or a pure function. Mutants use public names of the package alone; :mod:`.seams` has the exceptions.
+Laws 9 and 11 have no mutant: a history has one endpoint and one principal, and its servers stay within all
+bounds.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Any, Final, TypeAlias
 
-from mcp_tasks_client import MemoryJournal
-from mcp_tasks_client.engine import call_store, prompts, requests, runner
-from mcp_tasks_client.engine.adoption import Adoption
-from mcp_tasks_client.engine.call_store import CallStore
-from mcp_tasks_client.engine.cancellation import Cancellation
-from mcp_tasks_client.engine.endpoint import Endpoint
-from mcp_tasks_client.engine.engine import Engine
-from mcp_tasks_client.engine.idempotency import Idempotency
-from mcp_tasks_client.engine.live_call import LiveCall
-from mcp_tasks_client.engine.observer import ObservedSteps, Point
-from mcp_tasks_client.engine.process_lease import ProcessLease
-from mcp_tasks_client.engine.push import Push
-from mcp_tasks_client.engine.requests import Requests
+import anyio
+import httpx
+
+from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer, Point
 from mcp_tasks_client.errors import SessionError
-from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.machine import input_requests, pacing
-from mcp_tasks_client.machine import task as machine
-from mcp_tasks_client.machine.actions import Forget, Save
+from mcp_tasks_client.journal.base import Instruction, Journal, LeaseSource, Listener, Taken
+from mcp_tasks_client.machine import Step
+from mcp_tasks_client.machine.actions import Forget, Poll, Save, SendAnswers, Wake
 from mcp_tasks_client.machine.events import (
     AnswerReady,
     AnswerUnavailable,
-    CancelAcknowledged,
+    CallFailed,
+    CallReturned,
+    CancelFailed,
     CancelRequested,
     Event,
+    InputAsked,
     Notified,
+    ObservationRefused,
     Observed,
     PollFailed,
+    Resumed,
     TaskCreated,
     TaskMissing,
+    Tick,
+    UpdateFailed,
 )
-from mcp_tasks_client.machine.states import Completed, Observing
-from mcp_tasks_client.questions import question as questions
-from mcp_tasks_client.questions.question import CANCEL, question_id, record_of
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.http.headers import HostHeaders
-from mcp_tasks_client.sessions.http.replies import ReplyReader
+from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, State, questions_of
+from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.question import CANCEL, question_id, to_wire
+from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef, ToolCall
 
-from . import world
+from ..shared_journal import ProcessJournal
+from ..virtual_time import VirtualProcess
+from . import history
+from .parts import Advance, Options, Parts, advancing, rebound
+from .process import ANSWERING, Line, Process
+from .seams import DroppedIn, replaced
 
 __all__ = ["MUTANTS"]
 
-Mutant = Callable[[], AbstractContextManager[Any]]
+Make: TypeAlias = Callable[[], Parts]
 
-MUTANTS: Final[dict[str, Mutant]] = {}
+MUTANTS: Final[dict[str, Parts]] = {}
 
 
-def mutant(make: Mutant) -> Mutant:
-    MUTANTS[make.__name__] = make
+def mutant(make: Make) -> Make:
+    MUTANTS[make.__name__] = make()
     return make
 
 
@@ -69,691 +75,908 @@ def mutant(make: Mutant) -> Mutant:
 
 
 @mutant
-def an_id_that_comes_back_as_text_is_another() -> AbstractContextManager[Any]:
-    def is_ours(self: Any, message: Any) -> bool:
-        return bool(message.get("id") == self._request_id)
+def an_id_that_comes_back_as_text_is_another() -> Parts:
+    class TakesNoText(httpx.AsyncBaseTransport):
+        def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+            self._inner = inner
 
-    def refuse(self: Any, message: Any) -> Any:
-        if not self._is_ours(message):
-            raise self._malformed("a reply to another request, or to none")
-        return self._read_reply(message)
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            response = await self._inner.handle_async_request(request)
+            sent = json.loads(request.content).get("id")
+            if f'"id":"{sent}"' in (await response.aread()).decode().replace(" ", ""):
+                return httpx.Response(200, json={"jsonrpc": "2.0", "method": "notifications/message"})
+            return response
 
-    mutated = ExitStack()
-    mutated.enter_context(patch.object(ReplyReader, "_is_ours", is_ours))
-    mutated.enter_context(patch.object(ReplyReader, "_read_only_reply", refuse))
-    return mutated
+    return Parts(transport=TakesNoText)
 
 
 @mutant
-def a_credential_that_expired_is_not_renewed() -> AbstractContextManager[Any]:
-    return patch.object(
-        HostHeaders, "may_change", property(lambda self: False, lambda self, may: None), create=True
-    )
+def a_credential_that_expired_is_not_renewed() -> Parts:
+    return Parts(headers=lambda ask: ask())
 
 
 # ── what is journaled, and when ───────────────────────────────────────────────────────────────
 
 
-def _without(*points: Point) -> AbstractContextManager[Any]:
-    """These commits are passed by without being made."""
-    pass_by = ObservedSteps.__call__
+class HoldsBack(ProcessJournal):
+    """A journal that only remembers some records. They die with the process, unless they are stored again."""
 
-    def lazy(self: Any, call: Any, point: Point, work: Any, *args: Any, **kwargs: Any) -> Any:
-        async def nothing(*_: Any, **__: Any) -> Any:
-            return args[0] if point == "commit: claim" else None
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._held: dict[str, TaskRecord] = {}
+        self._unknown: set[str] = set()
+        """Records that the disk does not have, though the engine has stored them."""
 
-        return pass_by(self, call, point, nothing if point in points else work, *args, **kwargs)
+    def hold_back(self, record: TaskRecord, *, known: bool) -> None:
+        self._held[record.record_id] = record
+        if not known:
+            self._unknown.add(record.record_id)
 
-    return patch.object(ObservedSteps, "__call__", lazy)
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        self._held.pop(record.record_id, None)
+        known = known and record.record_id not in self._unknown
+        self._unknown.discard(record.record_id)
+        await super().save(record, known=known, heeded=heeded)
 
+    async def remove(self, record: TaskRecord) -> None:
+        self._held.pop(record.record_id, None)
+        self._unknown.discard(record.record_id)
+        await super().remove(record)
 
-def _late(which: Callable[[Event], bool]) -> AbstractContextManager[Any]:
-    """What these events change is written with the next one's."""
-    apply = CallStore.apply
-
-    async def act_first(self: Any, call: LiveCall, event: Event) -> Any:
-        if not which(event) or not call.ours:
-            return await apply(self, call, event)
-        state, actions = machine.advance(call.record.state, event, self._policy)
-        call.record = replace(call.record, state=state)
-        return tuple(one for one in actions if not isinstance(one, Save | Forget))
-
-    return patch.object(CallStore, "apply", act_first)
-
-
-@mutant
-def the_task_id_is_not_journaled() -> AbstractContextManager[Any]:
-    return _without("commit: TaskCreated")
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        return self._held.get(record_id) or await super().by_id(record_id)
 
 
-@mutant
-def a_reply_that_could_not_be_committed_is_dropped() -> AbstractContextManager[Any]:
-    return patch.object(CallStore, "_note_uncommitted", lambda self, call, event: None)
+def _without_save(*events: type[Event]) -> Parts:
+    """The machine orders no commit for these events. The next commit writes what they have changed."""
 
+    def act_first(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        state, actions = advance(state, event, policy)
+        if isinstance(event, events):
+            actions = tuple(one for one in actions if not isinstance(one, Save | Forget))
+        return state, actions
 
-@mutant
-def the_intent_is_not_journaled() -> AbstractContextManager[Any]:
-    return _without("commit: claim")
-
-
-@mutant
-def answers_are_not_journaled() -> AbstractContextManager[Any]:
-    return _without("commit: instruct", "commit: AnswerReady")
+    return advancing(act_first)
 
 
 @mutant
-def the_delivery_is_not_journaled() -> AbstractContextManager[Any]:
-    return patch.object(MemoryJournal, "deliver", lambda self, at, fences, keep_until: None)
+def the_task_id_is_not_journaled() -> Parts:
+    class WithoutTheFirst(HoldsBack):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            standing = await self.by_id(record.record_id)
+            if record.task_id is not None and (standing is None or standing.task_id is None):
+                self.hold_back(record, known=known)
+            else:
+                await super().save(record, known=known, heeded=heeded)
+
+    return Parts(journal=WithoutTheFirst)
 
 
 @mutant
-def the_outcome_is_delivered_before_it_is_journaled() -> AbstractContextManager[Any]:
-    return _late(lambda event: isinstance(event, Observed))
+def a_reply_that_could_not_be_committed_is_dropped() -> Parts:
+    taken = deque[Event](maxlen=1000)
+
+    def take_once(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if any(event is before for before in taken):
+            return state, ()  # it comes again, since its commit has failed
+        if isinstance(event, CallFailed | CallReturned | InputAsked | TaskCreated):
+            taken.append(event)
+        return advance(state, event, policy)
+
+    return advancing(take_once)
 
 
 @mutant
-def acting_comes_before_the_commit() -> AbstractContextManager[Any]:
-    return _late(lambda event: isinstance(event, AnswerReady | TaskCreated))
+def the_intent_is_not_journaled() -> Parts:
+    class Claims(HoldsBack):
+        async def claim(self, record: TaskRecord) -> TaskRecord:
+            self.hold_back(record, known=False)
+            return record
+
+    return Parts(journal=Claims)
 
 
 @mutant
-def what_nobody_has_had_is_forgotten() -> AbstractContextManager[Any]:
-    async def prune(self: Any, before: float, now: float, gone: Any) -> int:
-        old = [row.record_id for _, row in self._rows.values() if row.updated_at < before]
-        for record_id in old:
-            self._forget(record_id)
-        return len(old)
+def answers_are_not_journaled() -> Parts:
+    class WithoutAnswers(HoldsBack):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            if heeded in (None, CANCEL):
+                await super().save(record, known=known, heeded=heeded)
+            else:
+                self.hold_back(record, known=known)
 
-    return patch.object(MemoryJournal, "prune", prune)
+        async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+            if instruction.name == CANCEL:
+                return await super().instruct(record_id, instruction)
+            return instruction
+
+    return Parts(journal=WithoutAnswers)
 
 
 @mutant
-def what_was_had_just_now_is_forgotten() -> AbstractContextManager[Any]:
-    return patch.object(call_store, "_SPARED_S", 0.0)
+def the_delivery_is_not_journaled() -> Parts:
+    class NeverDelivers(ProcessJournal):
+        def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+            pass
+
+    return Parts(journal=NeverDelivers)
 
 
 @mutant
-def an_outcome_that_nobody_has_is_not_found_again() -> AbstractContextManager[Any]:
-    make = Row.of
+def the_outcome_is_delivered_before_it_is_journaled() -> Parts:
+    return _without_save(Observed)
 
-    def make_row(record: Any) -> Row:
-        row = make(record)
-        return row._replace(pending=int(row.due_at is not None))
 
-    return patch.object(Row, "of", make_row)
+@mutant
+def acting_comes_before_the_commit() -> Parts:
+    return _without_save(AnswerReady, TaskCreated)
+
+
+@mutant
+def what_nobody_has_had_is_forgotten() -> Parts:
+    class ForgetsAll(MemoryJournal):
+        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
+            old = [record for record in await self.records(None) if record.updated_at < before]
+            for record in old:
+                await self.remove(record)
+            return len(old)
+
+    return Parts(disk=ForgetsAll)
+
+
+@mutant
+def what_was_had_just_now_is_forgotten() -> Parts:
+    class Hasty(MemoryJournal):
+        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
+            return await super().prune(before + history.SPARED_S, now, gone)
+
+    return Parts(disk=Hasty)
+
+
+@mutant
+def an_outcome_that_nobody_has_is_not_found_again() -> Parts:
+    class FindsTasks(MemoryJournal):
+        async def take_pending(self, *args: Any, leave: Collection[str] = (), **options: Any) -> list[Taken]:
+            ended = [record.record_id for record in await self.records(None, pending=True) if record.finished]
+            taken = await super().take_pending(*args, leave=[*leave, *ended], **options)
+            return [one for one in taken if not one.record.finished]
+
+    return Parts(disk=FindsTasks)
 
 
 # ── who drives what ───────────────────────────────────────────────────────────────────────────
 
 
 @mutant
-def a_late_owner_may_write() -> AbstractContextManager[Any]:
-    async def save(self: Any, record: Any, *, known: bool = False, heeded: Any = None) -> None:
-        with self._lock:
-            self._store(Row.of(record))
+def a_late_owner_may_write() -> Parts:
+    class Lax(ProcessJournal):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            standing = await self.by_id(record.record_id)
+            if standing is None or standing.fence == record.fence:
+                await super().save(record, known=known, heeded=heeded)
+            else:
+                await self._records.save(replace(record, fence=standing.fence), known=True, heeded=heeded)
+                self._note_saved(record, heeded)
 
-    return patch.object(MemoryJournal, "save", save)
-
-
-@mutant
-def the_lease_is_never_renewed() -> AbstractContextManager[Any]:
-    return patch.object(ProcessLease, "due", lambda self: None)
-
-
-@mutant
-def every_other_owner_is_taken_for_gone() -> AbstractContextManager[Any]:
-    async def gone(self: Any, journal: Any, *names: str, of_process: bool = False) -> set[str]:
-        return set(await journal.owners(*names))
-
-    return patch.object(ProcessLease, "gone", gone)
+    return Parts(journal=Lax)
 
 
 @mutant
-def nobody_is_ever_taken_for_gone() -> AbstractContextManager[Any]:
-    async def gone(self: Any, journal: Any, *names: str, of_process: bool = False) -> set[str]:
-        return set()
+def the_lease_is_never_renewed() -> Parts:
+    class NeverRenews(ProcessJournal):
+        def keep_renewing(self, source: LeaseSource) -> None:
+            pass
 
-    return patch.object(ProcessLease, "gone", gone)
+    return Parts(journal=NeverRenews)
+
+
+def _seeing(pid_lives: bool) -> Parts:
+    """Every process sees every other one live, or dead."""
+
+    def change(process: Process, options: Options) -> Options:
+        before: Environment = options["environment"]
+        assert isinstance(before.process, VirtualProcess)
+        seeing = replace(before.process, sees=lambda pid: pid_lives)
+        return {**options, "environment": replace(before, process=seeing)}
+
+    return Parts(options=change)
 
 
 @mutant
-def what_was_released_is_still_driven() -> AbstractContextManager[Any]:
-    def release_only(self: Any, live: LiveCall) -> None:
-        self.tasks.start(partial(self.store.release, live))
-
-    return patch.object(Engine, "stop", release_only)
+def every_other_owner_is_taken_for_gone() -> Parts:
+    return _seeing(False)
 
 
 @mutant
-def what_is_not_driven_any_more_is_not_released() -> AbstractContextManager[Any]:
-    async def nothing(self: Any, call: LiveCall, **options: Any) -> None: ...
+def nobody_is_ever_taken_for_gone() -> Parts:
+    return _seeing(True)
 
-    return patch.object(CallStore, "release", nothing)
+
+@mutant
+def what_was_released_is_still_driven() -> Parts:
+    class ReleasesAtOnce(ProcessJournal):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            await super().save(replace(record, owner=None), known=known, heeded=heeded)
+
+    return Parts(journal=ReleasesAtOnce)
+
+
+@mutant
+def what_is_not_driven_any_more_is_not_released() -> Parts:
+    class KeepsAll(ProcessJournal):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            if record.owner is not None or record.finished:
+                await super().save(record, known=known, heeded=heeded)
+
+    return Parts(journal=KeepsAll)
 
 
 # ── what is taken up ──────────────────────────────────────────────────────────────────────────
 
 
-def _take_pending(change: Callable[[Any, dict[str, Any]], None]) -> AbstractContextManager[Any]:
-    """Another way to take what is pending. It gets the journal, and may change the options."""
-    take = MemoryJournal.take_pending
+def _take_pending(change: Callable[[list[TaskRecord], dict[str, Any]], dict[str, Any]]) -> Parts:
+    """The disk gives other pending records than it is asked for.
 
-    async def changed(self: Any, scope: Any, owner: str, gone: Any = (), **options: Any) -> Any:
-        options["gone"] = gone
-        change(self, options)
-        return await take(self, scope, owner, **options)
+    Args:
+        change: Gets all pending records, and the options. Returns the options that are changed.
+    """
 
-    return patch.object(MemoryJournal, "take_pending", changed)
+    class TakesOthers(MemoryJournal):
+        async def take_pending(
+            self, scope: Scope, owner: str, gone: Collection[str] = (), **options: Any
+        ) -> list[Taken]:
+            options["gone"] = gone
+            options |= change(await self.records(scope, pending=True), options)
+            return await super().take_pending(scope, owner, **options)
+
+    return Parts(disk=TakesOthers)
 
 
 @mutant
-def one_more_than_the_limit_is_taken() -> AbstractContextManager[Any]:
-    def one_more(journal: Any, options: dict[str, Any]) -> None:
-        if options["limit"] is not None:
-            options["limit"] += 1
+def one_more_than_the_limit_is_taken() -> Parts:
+    def one_more(pending: list[TaskRecord], options: dict[str, Any]) -> dict[str, Any]:
+        return {} if options["limit"] is None else {"limit": options["limit"] + 1}
 
     return _take_pending(one_more)
 
 
 @mutant
-def what_is_unfinished_takes_no_room() -> AbstractContextManager[Any]:
-    look = Adoption._look
-
-    async def roomy(self: Any) -> None:
-        limit = self._limit
-        if limit is not None:
-            self._limit += sum(not call.over for call in self._taken.values())
-        try:
-            await look(self)
-        finally:
-            self._limit = limit
-
-    return patch.object(Adoption, "_look", roomy)
+def what_others_hold_is_taken_up() -> Parts:
+    return _take_pending(lambda pending, options: {"gone": [one.owner for one in pending if one.owner]})
 
 
 @mutant
-def what_others_hold_is_taken_up() -> AbstractContextManager[Any]:
-    def everybody(journal: Any, options: dict[str, Any]) -> None:
-        options["gone"] = [row.owner for _, row in journal._rows.values() if row.owner is not None]
-
-    return _take_pending(everybody)
-
-
-@mutant
-def what_was_released_is_not_taken_up() -> AbstractContextManager[Any]:
-    def leave_them(journal: Any, options: dict[str, Any]) -> None:
-        released = [row.record_id for _, row in journal._rows.values() if row.owner is None]
-        options["leave"] = [*options["leave"], *released]
+def what_was_released_is_not_taken_up() -> Parts:
+    def leave_them(pending: list[TaskRecord], options: dict[str, Any]) -> dict[str, Any]:
+        return {"leave": [*options["leave"], *(one.record_id for one in pending if one.owner is None)]}
 
     return _take_pending(leave_them)
 
 
 @mutant
-def what_another_application_has_made_is_taken_up() -> AbstractContextManager[Any]:
-    return _take_pending(lambda journal, options: options.update(application="a"))
+def what_another_application_has_made_is_taken_up() -> Parts:
+    return _take_pending(lambda pending, options: {"application": "a"})
 
 
 @mutant
-def what_is_to_be_left_alone_is_taken() -> AbstractContextManager[Any]:
-    return _take_pending(lambda journal, options: options.update(leave=()))
+def what_is_to_be_left_alone_is_taken() -> Parts:
+    return _take_pending(lambda pending, options: {"leave": ()})
+
+
+class _Adopted(AsyncIterator[TaskHandle]):
+    """Iterates over adopted calls, by a function that gives the next handle."""
+
+    def __init__(self, take: Callable[[], Any]) -> None:
+        self._take = take
+
+    async def __anext__(self) -> TaskHandle:
+        handle: TaskHandle = await self._take()
+        return handle
 
 
 @mutant
-def what_comes_free_later_is_not_adopted() -> AbstractContextManager[Any]:
-    look = Adoption._look
+def what_is_unfinished_takes_no_room() -> Parts:
+    class Roomy(TasksClient):
+        def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
+            # Each iteration counts what it has taken up itself.
+            adopt = super().adopt
+            return _Adopted(lambda: anext(adopt(limit)))
 
-    async def once(self: Any) -> None:
-        await look(self)
-        self._look_at = math.inf
-
-    return patch.object(Adoption, "_look", once)
+    return Parts(client=Roomy)
 
 
 @mutant
-def what_was_adopted_is_adopted_again() -> AbstractContextManager[Any]:
-    look = Adoption._look
+def what_comes_free_later_is_not_adopted() -> Parts:
+    class LooksOnce(ProcessJournal):
+        looks: float = math.inf
 
-    async def again(self: Any) -> None:
-        had = list(self._taken.values())
-        await look(self)
-        self._found += [self._make(call) for call in had if call.record.finished]
+        async def take_pending(self, *args: Any, limit: int | None = None, **options: Any) -> list[Taken]:
+            self.looks -= 1
+            return await super().take_pending(*args, limit=limit if self.looks >= 0 else 0, **options)
 
-    return patch.object(Adoption, "_look", again)
+    class AdoptsOnce(TasksClient):
+        def __init__(self, server: Line, *, journal: LooksOnce, **options: Any) -> None:
+            super().__init__(server, journal=journal, **options)
+            self._looks_into = journal
+
+        def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
+            self._looks_into.looks = 1
+            return super().adopt(limit)
+
+    return Parts(journal=LooksOnce, client=AdoptsOnce)
+
+
+@mutant
+def what_was_adopted_is_adopted_again() -> Parts:
+    class GivesTwice(TasksClient):
+        def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
+            adopted, had, again = super().adopt(limit), list[TaskHandle](), list[TaskHandle]()
+
+            async def take() -> TaskHandle:
+                if again:
+                    return again.pop()
+                handle = await anext(adopted)
+                again.extend(one for one in had if one.done)
+                had.append(handle)
+                return handle
+
+            return _Adopted(take)
+
+    return Parts(client=GivesTwice)
 
 
 # ── tools/call ────────────────────────────────────────────────────────────────────────────────
 
 
 @mutant
-def tools_call_is_repeated() -> AbstractContextManager[Any]:
-    call = Requests.call
+def tools_call_is_repeated() -> Parts:
+    class CallsTwice(Line):
+        async def call(self, call: ToolCall, before_send: Any) -> Any:
+            try:
+                return await super().call(call, before_send)
+            except SessionError as error:
+                if not error.retryable:
+                    raise
+            return await super().call(call, before_send)
 
-    async def twice(self: Any, live: Any, send: Any, before_send: Any) -> Any:
-        event, error = await call(self, live, send, before_send)
-        if isinstance(error, SessionError) and error.retryable:
-            event, error = await call(self, live, send, before_send)
-        return event, error
-
-    return patch.object(Requests, "call", twice)
-
-
-@mutant
-def a_lost_call_is_sent_again_without_leave() -> AbstractContextManager[Any]:
-    decide = Idempotency._decide
-
-    async def boldly(self: Any, live: LiveCall, on_unknown: Any) -> None:
-        await decide(self, live, "resend")
-
-    return patch.object(Idempotency, "_decide", boldly)
+    return Parts(line=CallsTwice)
 
 
 @mutant
-def a_refused_resend_forgets_the_first_call() -> AbstractContextManager[Any]:
-    advance = machine.advance
+def a_lost_call_is_sent_again_without_leave() -> Parts:
+    class Bold(TasksClient):
+        async def call_tool(self, *args: Any, **options: Any) -> Any:
+            return await super().call_tool(*args, **{**options, "on_unknown": "resend"})
 
-    def forgetful(state: Any, event: Event, policy: Any) -> Any:
+    return Parts(client=Bold)
+
+
+@mutant
+def a_refused_resend_forgets_the_first_call() -> Parts:
+    def forgetful(advance: Advance, state: Any, event: Event, policy: PollPolicy) -> Step:
         state, actions = advance(state, event, policy)
         return (replace(state, again=False) if getattr(state, "again", False) else state), actions
 
-    return patch.object(call_store, "advance", forgetful)
+    return advancing(forgetful)
 
 
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
 
 
-@mutant
-def the_hint_is_ignored() -> AbstractContextManager[Any]:
-    return patch.object(pacing, "poll_delay", lambda hint, unchanged, policy, jitter, first=False: 0.25)
+def _other_event(change: Callable[[State, Event], Event]) -> Parts:
+    """The machine is told of other events."""
+
+    def changed(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        return advance(state, change(state, event), policy)
+
+    return advancing(changed)
+
+
+def _state_before(*events: type[Event], change: Callable[[Observing], Observing]) -> Parts:
+    """The machine takes these events from another state of the observed task."""
+
+    def changed(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if isinstance(state, Observing) and isinstance(event, events):
+            state = change(state)
+        return advance(state, event, policy)
+
+    return advancing(changed)
 
 
 @mutant
-def retry_after_is_ignored() -> AbstractContextManager[Any]:
-    later = pacing.due_after_failure
-    return patch.object(
-        machine,
-        "due_after_failure",
-        lambda state, now, jitter, _, policy: later(state, now, jitter, None, policy),
-    )
+def the_hint_is_ignored() -> Parts:
+    def without_hint(state: State, event: Event) -> Event:
+        if not isinstance(event, TaskCreated | Observed | Notified):
+            return event
+        return replace(event, task=event.task.model_copy(update={"poll_interval_ms": None}))
+
+    return _other_event(without_hint)
 
 
 @mutant
-def a_tick_polls_though_told_to_wait() -> AbstractContextManager[Any]:
-    return patch.object(runner, "quiet_left", lambda state, now: 0.0)
+def retry_after_is_ignored() -> Parts:
+    def without_delay(state: State, event: Event) -> Event:
+        failed = isinstance(event, PollFailed | UpdateFailed | CancelFailed)
+        return replace(event, retry_after_s=None) if failed else event
+
+    return _other_event(without_delay)
 
 
 @mutant
-def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]:
-    def at_once(state: Any, now: float, jitter: float, policy: Any, *, exact: bool) -> Any:
-        return replace(state, due_at=now, wait_s=0.0)
+def a_tick_polls_though_told_to_wait() -> Parts:
+    def unheard(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        if isinstance(after, Observing) and isinstance(event, UpdateFailed | CancelFailed):
+            after = replace(after, quiet_until=0.0, quiet_s=0.0)  # only the next tick waits
+        return after, actions
 
-    return patch.object(machine, "due_after_restart", at_once)
+    return advancing(unheard)
+
+
+@mutant
+def a_restart_forgets_when_the_next_poll_is_due() -> Parts:
+    def due_now(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if isinstance(state, Observing) and isinstance(event, Resumed):
+            state, event = replace(state, wait_s=0.0), replace(event, jitter=0.0, due_is_exact=True)
+        return advance(state, event, policy)
+
+    return advancing(due_now)
 
 
 # ── what a poll tells ─────────────────────────────────────────────────────────────────────────
 
 
 @mutant
-def a_poll_that_fails_ends_the_task() -> AbstractContextManager[Any]:
-    get = Requests.get
+def a_poll_that_fails_ends_the_task() -> Parts:
+    def give_up(state: State, event: Event) -> Event:
+        return TaskMissing(message="", now=event.now) if isinstance(event, PollFailed) else event
 
-    async def give_up(self: Any, call: Any) -> tuple[Event, Exception | None]:
-        event, error = await get(self, call)
-        if isinstance(event, PollFailed):
-            event = TaskMissing(message="", now=event.now)
-        return event, error
-
-    return patch.object(Requests, "get", give_up)
+    return _other_event(give_up)
 
 
 @mutant
-def a_result_is_cut_short() -> AbstractContextManager[Any]:
-    read = machine._outcome_of
+def a_result_is_cut_short() -> Parts:
+    def cut(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        if isinstance(state, Observing) and isinstance(after, Finished):
+            outcome = after.outcome
+            if isinstance(outcome, Completed):
+                (content,) = outcome.result["content"]
+                result = {"content": [{**content, "text": content["text"][:5]}]}
+                after = replace(after, outcome=replace(outcome, result=result))
+        return after, actions
 
-    def cut(task: Any, *, seed: bool) -> Any:
-        outcome = read(task, seed=seed)
-        if not isinstance(outcome, Completed):
-            return outcome
-        (content,) = outcome.result["content"]
-        return replace(outcome, result={"content": [{**content, "text": content["text"][:5]}]})
-
-    return patch.object(machine, "_outcome_of", cut)
+    return advancing(cut)
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@mutant
-def each_poll_asks_anew() -> AbstractContextManager[Any]:
-    return patch.object(machine, "find_new", _find_answered_too)
-
-
-def _find_answered_too(known: Any, requests: Any, now: float) -> Any:
-    asking = {question.key for question in known if question.stage == "asking"}
-    return tuple(one for one in input_requests.find_new((), requests, now) if one.key not in asking)
+def _forget_answered(state: Observing) -> Observing:
+    return replace(state, questions=tuple(one for one in state.questions if one.stage == "asking"))
 
 
 @mutant
-def forms_come_all_at_once() -> AbstractContextManager[Any]:
-    return patch.object(prompts, "_ELICITATION", "none")
+def each_poll_asks_anew() -> Parts:
+    return _state_before(Observed, change=_forget_answered)
 
 
 @mutant
-def what_nobody_answers_is_declined() -> AbstractContextManager[Any]:
-    ask = Requests.ask
+def forms_come_all_at_once() -> Parts:
+    none_of_them = partial(replaced, "the method of the questions that are put one after another", "none")
+    return Parts(patched=none_of_them)
 
-    async def decline(self: Any, call: Any, one: Any) -> Event:
-        event = await ask(self, call, one)
-        if isinstance(event, AnswerUnavailable) and one.request.get("method") == "elicitation/create":
-            return AnswerReady(key=one.key, answer={"action": "decline"}, now=self._clock.time())
+
+@mutant
+def what_nobody_answers_is_declined() -> Parts:
+    def decline(state: State, event: Event) -> Event:
+        if isinstance(event, AnswerUnavailable):
+            for asked in questions_of(state):
+                is_form = (asked.request or {}).get("method") == "elicitation/create"
+                if asked.key == event.key and asked.unanswered and is_form:
+                    return AnswerReady(key=event.key, answer={"action": "decline"}, now=asked.asked_at)
         return event
 
-    return patch.object(Requests, "ask", decline)
+    return _other_event(decline)
 
 
 @mutant
-def an_answer_that_was_not_acknowledged_is_asked_for_again() -> AbstractContextManager[Any]:
-    def reopen(asked: Any, *stages: str) -> Any:
-        return tuple(replace(q, stage="open", answer=None) if q.stage in stages else q for q in asked)
+def an_answer_that_was_not_acknowledged_is_asked_for_again() -> Parts:
+    def ask_again(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        stages: Collection[str] = ()
+        if isinstance(event, Tick):
+            stages = ("unsent",)
+        elif isinstance(event, Resumed | ObservationRefused):
+            stages = ("sending", "rejected", "disputed")
+        if isinstance(state, Observing) and stages:
+            questions = (
+                replace(one, stage="open", answer=None) if one.stage in stages else one
+                for one in state.questions
+            )
+            state = replace(state, questions=tuple(questions))
+        return advance(state, event, policy)
 
-    return patch.object(machine, "take_back", reopen)
+    return advancing(ask_again)
 
 
 @mutant
-def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> AbstractContextManager[Any]:
-    return patch.object(machine, "watch_acknowledged", lambda questions, *_: questions)
+def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> Parts:
+    def believe(state: Observing) -> Observing:
+        return replace(state, questions=tuple(replace(one, listed=0) for one in state.questions))
+
+    return _state_before(Observed, change=believe)
 
 
 # ── answers from outside ──────────────────────────────────────────────────────────────────────
 
 
-def _instruct(change: Callable[[Any, str, Any, Any], Any]) -> AbstractContextManager[Any]:
-    """Another way to leave an instruction: it gets what stands, and returns what is told."""
-    instruct = MemoryJournal.instruct
+@mutant
+def the_last_answer_counts() -> Parts:
+    class KeepsTheLast(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self._last: dict[tuple[str, str], Instruction] = {}
 
-    async def changed(self: Any, record_id: str, instruction: Any) -> Any:
-        standing = await instruct(self, record_id, instruction)
-        return None if standing is None else change(self, record_id, instruction, standing)
+        async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+            if await super().instruct(record_id, instruction) is None:
+                return None
+            self._last[record_id, instruction.name] = instruction
+            return instruction
 
-    return patch.object(MemoryJournal, "instruct", changed)
+        async def instructions(self, record_id: str) -> list[Instruction]:
+            left = await super().instructions(record_id)
+            return [self._last.get((record_id, one.name), one) for one in left]
+
+    return Parts(disk=KeepsTheLast)
 
 
 @mutant
-def the_last_answer_counts() -> AbstractContextManager[Any]:
-    def overwrite(journal: Any, record_id: str, instruction: Any, standing: Any) -> Any:
-        if not standing.heeded:
-            journal._instructions[record_id][instruction.name] = instruction
-        return instruction
+def whoever_is_late_is_told_that_it_counts() -> Parts:
+    class TellsAll(MemoryJournal):
+        async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+            return None if await super().instruct(record_id, instruction) is None else instruction
 
-    return _instruct(overwrite)
-
-
-@mutant
-def whoever_is_late_is_told_that_it_counts() -> AbstractContextManager[Any]:
-    return _instruct(lambda journal, record_id, instruction, standing: instruction)
+    return Parts(disk=TellsAll)
 
 
 @mutant
-def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> AbstractContextManager[Any]:
-    find = CallStore._find_first_answer
+def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> Parts:
+    class MarksFirst(Observer):
+        def __init__(self, inner: Observer, journal: Journal) -> None:
+            self._inner, self._journal = inner, journal
 
-    async def mark(self: Any, call: LiveCall, event: AnswerReady) -> Any:
-        found = await find(self, call, event)
-        await self.journal.save(call.record, known=True, heeded=found[1])
-        return found
+        async def after(self, point: Point, record: TaskRecord | None) -> None:
+            await self._inner.after(point, record)
 
-    return patch.object(CallStore, "_find_first_answer", mark)
+        def failed(self, point: Point, record: TaskRecord | None, error: BaseException) -> None:
+            self._inner.failed(point, record, error)
 
+        async def before(self, point: Point, record: TaskRecord | None) -> None:
+            if point == "commit: AnswerReady" and record is not None:
+                for left in await self._journal.instructions(record.record_id):
+                    await self._journal.save(record, known=True, heeded=left.name)
+            await self._inner.before(point, record)
 
-@mutant
-def the_callback_answers_though_another_was_first() -> AbstractContextManager[Any]:
-    find = CallStore._find_first_answer
+    def change(process: Process, options: Options) -> Options:
+        marks = MarksFirst(process, process.journal)
+        return {**options, "environment": replace(options["environment"], observer=marks)}
 
-    async def insist(self: Any, call: LiveCall, event: AnswerReady) -> Any:
-        return event, (await find(self, call, event))[1]
-
-    return patch.object(CallStore, "_find_first_answer", insist)
-
-
-@mutant
-def what_has_become_part_of_the_state_is_left_in_the_journal() -> AbstractContextManager[Any]:
-    save = CallStore._save
-
-    async def unmarked(self: Any, *args: Any, heeded: str | None = None, **options: Any) -> Any:
-        return await save(self, *args, **options)
-
-    return patch.object(CallStore, "_save", unmarked)
+    return Parts(options=change)
 
 
 @mutant
-def nobody_who_drives_is_told_of_answers() -> AbstractContextManager[Any]:
-    return patch.object(LiveCall, "instruct", lambda self: None)
+def the_callback_answers_though_another_was_first() -> Parts:
+    class BelievesCallbacks(ProcessJournal):
+        async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+            standing = await super().instruct(record_id, instruction)
+            return standing if ANSWERING.get() is None else instruction
+
+    return Parts(journal=BelievesCallbacks)
 
 
 @mutant
-def whoever_answers_sends_it_too() -> AbstractContextManager[Any]:
-    take = Endpoint.take_answer
+def what_has_become_part_of_the_state_is_left_in_the_journal() -> Parts:
+    class MarksNothing(ProcessJournal):
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+            await super().save(record, known=known)
 
-    async def send(self: Any, name: str, answer: Any) -> None:
-        await take(self, name, answer)
-        record = await self.engine.journal.by_id(record_of(name))
-        if record is not None and isinstance(record.state, Observing):
-            key = next(q.key for q in record.state.questions if question_id(record.record_id, q) == name)
-            ref = TaskRef(record.state.task.task_id, record.state.session_data)
-            with suppress(SessionError):
-                await self.session.update(ref, {key: answer})
-
-    return patch.object(Endpoint, "take_answer", send)
+    return Parts(journal=MarksNothing)
 
 
 @mutant
-def whoever_takes_a_call_up_does_not_read_what_was_left() -> AbstractContextManager[Any]:
-    async def nothing(self: Any, call: LiveCall) -> None: ...
+def nobody_who_drives_is_told_of_answers() -> Parts:
+    class TellsNobody(ProcessJournal):
+        def listen(self, listener: Listener) -> Callable[[], None]:
+            return lambda: None
 
-    return patch.object(runner.Runner, "catch_up", nothing)
-
-
-@mutant
-def a_callback_is_not_withdrawn_when_another_has_answered() -> AbstractContextManager[Any]:
-    return patch.object(LiveCall, "withdraw", lambda self, key: None)
+    return Parts(journal=TellsNobody)
 
 
 @mutant
-def a_question_that_is_asked_anew_has_its_old_name() -> AbstractContextManager[Any]:
-    name = questions.question_id
+def whoever_answers_sends_it_too() -> Parts:
+    class SendsItToo(TasksClient):
+        def __init__(self, server: Line, **options: Any) -> None:
+            super().__init__(server, **options)
+            self._sends_by = server
 
+        async def answer(self, name: str, answer: Any) -> None:
+            await super().answer(name, answer)
+            for record in await self.records():
+                state = record.state
+                for asked in state.questions if isinstance(state, Observing) else ():
+                    if question_id(record.record_id, asked) == name:
+                        ref = TaskRef(state.task.task_id, state.session_data)
+                        with suppress(SessionError):
+                            await self._sends_by.update(ref, {asked.key: to_wire(answer)})
+
+    return Parts(client=SendsItToo)
+
+
+@mutant
+def whoever_takes_a_call_up_does_not_read_what_was_left() -> Parts:
+    class ReadsLater(ProcessJournal):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._unread: set[str] = set()
+
+        async def take(self, record_id: str, *args: Any) -> Taken | None:
+            self._unread.add(record_id)
+            return await super().take(record_id, *args)
+
+        async def take_pending(self, *args: Any, **options: Any) -> list[Taken]:
+            every = await super().take_pending(*args, **options)
+            self._unread |= {taken.record.record_id for taken in every}
+            return every
+
+        async def instructions(self, record_id: str) -> list[Instruction]:
+            left = await super().instructions(record_id)
+            if record_id not in self._unread:
+                return left
+            self._unread.discard(record_id)
+            return []
+
+    return Parts(journal=ReadsLater)
+
+
+def _insisting(*, on_cancelled: bool) -> Parts:
+    """A callback goes on asking though it is cancelled: of a task that is being cancelled, or of others."""
+
+    def change(process: Process, options: Options) -> Options:
+        async def insist(context: Any, params: Any) -> Any:
+            over, scope = anyio.Event(), anyio.CancelScope()
+            answers: list[Any] = []
+            failed: list[Exception] = []
+
+            async def ask() -> None:
+                try:
+                    with scope:
+                        answers.append(await process.ask(context, params))
+                except Exception as error:
+                    failed.append(error)
+                over.set()
+
+            process.begin(ask)
+            try:
+                await over.wait()
+            except anyio.get_cancelled_exc_class():
+                task_id = context.task.task_id if context.task is not None else None
+                if (task_id in process.history.wished) != on_cancelled:
+                    scope.cancel()
+                raise
+            if failed:
+                raise failed[0]
+            ANSWERING.set(context.key)
+            return answers[0]
+
+        kinds = ("elicitation", "sampling", "roots")
+        return {name: insist if name in kinds else given for name, given in options.items()}
+
+    return Parts(options=change)
+
+
+@mutant
+def a_callback_is_not_withdrawn_when_another_has_answered() -> Parts:
+    return _insisting(on_cancelled=False)
+
+
+@mutant
+def a_question_that_is_asked_anew_has_its_old_name() -> Parts:
     def old_name(record_id: str, asked: Any) -> str:
-        return name(record_id, replace(asked, asked_at=0.0, digest=""))
+        return question_id(record_id, replace(asked, asked_at=0.0, digest=""))
 
-    stack = ExitStack()
-    for module in (questions, requests, world):
-        stack.enter_context(patch.object(module, "question_id", old_name))
-    return stack
+    return Parts(patched=partial(rebound, question_id, old_name, history))
 
 
 @mutant
-def a_cancel_from_outside_is_forgotten() -> AbstractContextManager[Any]:
-    wish = Cancellation.wish
+def a_cancel_from_outside_is_forgotten() -> Parts:
+    def forget(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if isinstance(event, CancelRequested) and event.by_instruction:
+            return state, (Save(),)
+        return advance(state, event, policy)
 
-    async def forget(self: Any, call: LiveCall, *, by_instruction: bool = False) -> bool:
-        if not by_instruction:
-            return await wish(self, call)
-        await self._store.forget_instruction(call, CANCEL)
-        return False
-
-    return patch.object(Cancellation, "wish", forget)
+    return advancing(forget)
 
 
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────
 
 
-def _heedless(step: str) -> AbstractContextManager[Any]:
-    """A step that is taken as if nobody had wished to cancel."""
-    take = getattr(machine, step)
+def _heedless(*events: type[Event]) -> Parts:
+    """These events are taken as if nobody had wished to cancel the task."""
 
-    def heedless(state: Any, *args: Any, **options: Any) -> Any:
-        after, actions = take(replace(state, cancel="no"), *args, **options)
-        return (replace(after, cancel=state.cancel) if hasattr(after, "cancel") else after), actions
+    def heedless(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if not (isinstance(state, Observing) and isinstance(event, events)):
+            return advance(state, event, policy)
+        after, actions = advance(replace(state, cancel="no"), event, policy)
+        return (replace(after, cancel=state.cancel) if isinstance(after, Observing) else after), actions
 
-    return patch.object(machine, step, heedless)
-
-
-@mutant
-def a_cancel_is_sent_before_it_is_journaled() -> AbstractContextManager[Any]:
-    return _late(lambda event: isinstance(event, CancelRequested))
+    return advancing(heedless)
 
 
 @mutant
-def a_cancel_while_the_call_is_in_flight_is_not_journaled() -> AbstractContextManager[Any]:
-    wish = Cancellation._wish
-
-    async def shrug(self: Any, call: LiveCall, instruction: str | None) -> bool:
-        return call.attempt is None and await wish(self, call, instruction)
-
-    return patch.object(Cancellation, "_wish", shrug)
+def a_cancel_is_sent_before_it_is_journaled() -> Parts:
+    return _without_save(CancelRequested)
 
 
 @mutant
-def a_cancel_before_there_is_a_task_is_forgotten() -> AbstractContextManager[Any]:
-    create = machine._create
-    return patch.object(
-        machine,
-        "_create",
-        lambda before, event, policy: create(
-            replace(before, cancel_wanted=False) if hasattr(before, "cancel_wanted") else before,
-            event,
-            policy,
-        ),
-    )
+def a_cancel_while_the_call_is_in_flight_is_not_journaled() -> Parts:
+    def shrug(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        if isinstance(state, Calling) and isinstance(event, CancelRequested):
+            return state, ()
+        return advance(state, event, policy)
+
+    return advancing(shrug)
 
 
 @mutant
-def whoever_resumes_forgets_the_wish_to_cancel() -> AbstractContextManager[Any]:
-    resume = machine._resume
-    return patch.object(
-        machine, "_resume", lambda state, event, policy: resume(replace(state, cancel="no"), event, policy)
-    )
+def a_cancel_before_there_is_a_task_is_forgotten() -> Parts:
+    def forget(advance: Advance, state: Any, event: Event, policy: PollPolicy) -> Step:
+        if isinstance(event, TaskCreated) and getattr(state, "cancel_wanted", False):
+            state = replace(state, cancel_wanted=False)
+        return advance(state, event, policy)
+
+    return advancing(forget)
 
 
 @mutant
-def a_cancel_that_was_lost_is_not_said_again() -> AbstractContextManager[Any]:
-    cancel = Requests.cancel
-
-    async def once(self: Any, call: Any) -> Any:
-        _, error = await cancel(self, call)
-        return CancelAcknowledged(now=self._clock.time()), error
-
-    return patch.object(Requests, "cancel", once)
+def whoever_resumes_forgets_the_wish_to_cancel() -> Parts:
+    return _state_before(Resumed, change=lambda state: replace(state, cancel="no"))
 
 
 @mutant
-def a_cancel_under_retry_after_is_dropped() -> AbstractContextManager[Any]:
-    send = machine._send_cancel
+def a_cancel_that_was_lost_is_not_said_again() -> Parts:
+    class CancelsOnce(Line):
+        async def cancel(self, ref: TaskRef) -> None:
+            with suppress(SessionError):
+                await super().cancel(ref)
 
-    def drop(state: Any, now: float) -> Any:
-        after, actions = send(state, now)
-        return (
-            (replace(after, cancel="acknowledged"), ()) if after.cancel == "requested" else (after, actions)
-        )
-
-    return patch.object(machine, "_send_cancel", drop)
+    return Parts(line=CancelsOnce)
 
 
 @mutant
-def questions_stay_up_after_a_cancel() -> AbstractContextManager[Any]:
-    return patch.object(LiveCall, "stop_asking", lambda self: None)
+def a_cancel_under_retry_after_is_dropped() -> Parts:
+    def drop(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        sends = isinstance(event, TaskCreated | Tick | CancelRequested | Resumed)
+        if sends and isinstance(after, Observing) and after.cancel == "requested":
+            after = replace(after, cancel="acknowledged")  # it was not sent, to leave the server alone
+        return after, actions
+
+    return advancing(drop)
 
 
 @mutant
-def a_cancelled_task_asks_on() -> AbstractContextManager[Any]:
-    return _heedless("_observe")
+def questions_stay_up_after_a_cancel() -> Parts:
+    return _insisting(on_cancelled=True)
 
 
 @mutant
-def a_cancelled_task_is_answered() -> AbstractContextManager[Any]:
-    return _heedless("_send_answers")
+def a_cancelled_task_asks_on() -> Parts:
+    return _heedless(Observed)
 
 
 @mutant
-def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
-    async def nothing(self: Any, live: LiveCall) -> None: ...
+def a_cancelled_task_is_answered() -> Parts:
+    def send_too(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        answering = isinstance(event, Tick | AnswerReady | Resumed)
+        if answering and isinstance(state, Observing) and isinstance(after, Observing):
+            other, instead = advance(replace(state, cancel="no"), event, policy)
+            sends = tuple(one for one in instead if isinstance(one, SendAnswers))
+            if sends and isinstance(other, Observing) and after.cancel != "no":
+                polls = tuple(one for one in actions if isinstance(one, Poll))
+                before = tuple(one for one in actions if not isinstance(one, Poll))
+                return replace(after, questions=other.questions), (*before, *sends, *polls)
+        return after, actions
 
-    return patch.object(Cancellation, "cancel_abandoned", nothing)
+    return advancing(send_too)
+
+
+class _ClientThatDetaches(TasksClient):
+    """A client that detaches an abandoned call, whatever it was told to do."""
+
+    def __init__(self, server: Line, *, on_abandon: str, **options: Any) -> None:
+        super().__init__(server, on_abandon="detach", **options)
+
+
+class _DroppedInThatDetaches(DroppedIn):
+    """The same, dropped in."""
+
+    def __init__(self, session: Line, *, on_abandon: str, **options: Any) -> None:
+        super().__init__(session, on_abandon="detach", **options)
 
 
 @mutant
-def who_goes_away_from_a_dropped_in_call_cancels_nothing() -> AbstractContextManager[Any]:
-    cancel, see = Cancellation.cancel_abandoned, Endpoint.see_task_through
-    dropped_in: set[Any] = set()
+def who_goes_away_cancels_nothing() -> Parts:
+    return Parts(client=_ClientThatDetaches, dropped_in=_DroppedInThatDetaches)
 
-    async def cancel_others(self: Any, call: LiveCall) -> None:
-        if self._store not in dropped_in:
-            await cancel(self, call)
 
-    async def note(self: Any, *args: Any, **options: Any) -> Any:
-        dropped_in.add(self._store)
-        return await see(self, *args, **options)
-
-    stack = ExitStack()
-    stack.enter_context(patch.object(Cancellation, "cancel_abandoned", cancel_others))
-    stack.enter_context(patch.object(Endpoint, "see_task_through", note))
-    return stack
+@mutant
+def who_goes_away_from_a_dropped_in_call_cancels_nothing() -> Parts:
+    return Parts(dropped_in=_DroppedInThatDetaches)
 
 
 # ── what the server tells by itself ───────────────────────────────────────────────────────────
 
 
-def _while_notified(name: str, change: Callable[..., Any]) -> AbstractContextManager[Any]:
-    """A change of the machine that lasts while it makes sense of a notification."""
-    take = machine._notify
-
-    def changed(state: Any, event: Any) -> Any:
-        with patch.object(machine, name, change):
-            return take(state, event)
-
-    return patch.object(machine, "_notify", changed)
+@mutant
+def an_end_that_is_told_is_delivered_before_it_is_journaled() -> Parts:
+    return _without_save(Notified)
 
 
 @mutant
-def an_end_that_is_told_is_delivered_before_it_is_journaled() -> AbstractContextManager[Any]:
-    return _late(lambda event: isinstance(event, Notified))
+def an_end_that_is_told_without_its_result_is_believed() -> Parts:
+    def believe(state: State, event: Event) -> Event:
+        if not (isinstance(event, Notified) and _lacks_its_end(event.task)):
+            return event
+        return Observed(task=event.task, session_data=event.session_data, now=event.now, jitter=0.0)
+
+    return _other_event(believe)
+
+
+def _lacks_its_end(task: Task) -> bool:
+    return task.status == "completed" and task.result is None
 
 
 @mutant
-def an_end_that_is_told_without_its_result_is_believed() -> AbstractContextManager[Any]:
-    outcome_of = machine._outcome_of
-    return _while_notified("_outcome_of", lambda task, *, seed: outcome_of(task, seed=False))
+def each_notification_asks_anew() -> Parts:
+    return _state_before(Notified, change=_forget_answered)
 
 
 @mutant
-def each_notification_asks_anew() -> AbstractContextManager[Any]:
-    return _while_notified("find_new", _find_answered_too)
+def a_cancelled_task_asks_what_it_is_told() -> Parts:
+    return _heedless(Notified)
 
 
 @mutant
-def a_cancelled_task_asks_what_it_is_told() -> AbstractContextManager[Any]:
-    return _heedless("_notify")
+def what_is_told_of_another_task_is_believed() -> Parts:
+    class OfEachTask(ObservedTasks):
+        def __init__(self, inner: ObservedTasks) -> None:
+            self._inner = inner
+
+        def refs(self) -> Mapping[str, TaskRef]:
+            return self._inner.refs()
+
+        async def changed(self) -> None:
+            await self._inner.changed()
+
+        def deliver(self, snapshot: Snapshot) -> None:
+            for task_id in self.refs():
+                task = snapshot.task.model_copy(update={"task_id": task_id})
+                self._inner.deliver(replace(snapshot, task=task))
+
+    class HearsOfEach(Line):
+        async def run(self, observed: ObservedTasks) -> None:
+            await super().run(OfEachTask(observed))
+
+    return Parts(line=HearsOfEach)
 
 
 @mutant
-def what_is_told_of_another_task_is_believed() -> AbstractContextManager[Any]:
-    deliver = Push.deliver
+def what_is_told_of_is_not_polled() -> Parts:
+    def wait_for_more(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        if isinstance(event, Notified) and isinstance(after, Observing):
+            actions = (*actions, Wake(math.inf))
+        return after, actions
 
-    def believe(self: Any, snapshot: Any) -> None:
-        for task_id in self.refs():
-            task = snapshot.task.model_copy(update={"task_id": task_id})
-            deliver(self, replace(snapshot, task=task))
-
-    return patch.object(Push, "deliver", believe)
-
-
-@mutant
-def what_is_told_of_is_not_polled() -> AbstractContextManager[Any]:
-    deliver = Push.deliver
-
-    def wait_for_more(self: Any, snapshot: Any) -> None:
-        deliver(self, snapshot)
-        call = self._by_task.get(snapshot.task.task_id)
-        if call is not None:
-            call.due = math.inf
-
-    return patch.object(Push, "deliver", wait_for_more)
+    return advancing(wait_for_more)

@@ -1,4 +1,4 @@
-"""The server's HTTP application in virtual time, behind a gateway: replies as they come in the world.
+"""The server's HTTP application in virtual time, behind a gateway: replies as real ones come.
 
 JSON-RPC IDs may come back as text, replies as events of a stream, and a credential expires every few
 requests. All of it is as :mod:`mcp_tasks_client.testing` offers it to hosts.
@@ -18,6 +18,7 @@ from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import ExpiringToken, ScriptedServer
 
 from ..virtual_time import ProcessClock
+from .parts import Parts
 
 __all__ = ["Gateway"]
 
@@ -28,27 +29,29 @@ _PAUSE_S: Final = 0.7
 class Gateway:
     """What stands before the server of one history."""
 
-    def __init__(self, server: ScriptedServer, random: Random) -> None:
+    def __init__(self, server: ScriptedServer, random: Random, parts: Parts) -> None:
         server.app.ids_as_text = random.random() < 0.5
         server.app.event_stream = random.random() < 0.5
         self._token = ExpiringToken(requests=random.choice([2, 5, 20]))
         self._app = self._token.guard(server.app)
         self._endpoint = server.endpoint
+        self._parts = parts
 
     def session(self, limits: Limits, clock: ProcessClock) -> HttpSession:
         """The session of one process, whose time-outs go by the clock of that process."""
-        client = httpx.AsyncClient(transport=_InVirtualTime(self._app, clock), trust_env=False)
+        transport = self._parts.transport(InVirtualTime(self._app, clock))
+        client = httpx.AsyncClient(transport=transport, trust_env=False)
         return HttpSession(
             "http://gateway.test/mcp",
             http_client=client,
-            headers=self._token.headers,
+            headers=self._parts.headers(self._token.headers),
             endpoint=self._endpoint,
             limits=limits,
             sleep=lambda seconds: clock.sleep(_PAUSE_S * math.ceil(seconds / _PAUSE_S)),
         )
 
 
-class _InVirtualTime(httpx.AsyncBaseTransport):
+class InVirtualTime(httpx.AsyncBaseTransport):
     """Waits for the application no longer than the client's time-out says."""
 
     def __init__(self, app: Any, clock: ProcessClock) -> None:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from weakref import ref
 
 import anyio
 from anyio.abc import TaskGroup
@@ -43,17 +44,13 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.engine.endpoint import Endpoint
-from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
 from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
-from mcp_tasks_client.handle import detached
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
-from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.questions.question import to_wire
 from mcp_tasks_client.sessions.base import (
     BeforeSend,
@@ -66,20 +63,21 @@ from mcp_tasks_client.sessions.base import (
 )
 from mcp_tasks_client.testing import KilledError
 
-from ..shared_journal import LOOK_S, ProcessJournal
+from ..shared_journal import LOOK_S
 from ..virtual_time import ProcessClock, VirtualProcess
 from .plans import Answering, Intent
+from .seams import DroppedIn
 
 if TYPE_CHECKING:
-    from .world import World
+    from .history import History
 
-__all__ = ["Process"]
+__all__ = ["ANSWERING", "Line", "Process"]
 
 FLOOR_S: Final = 0.2
 """Seconds between polls that the server wants at once. By default these are some 2,000 of a minute, and a
 tenth of all the time went into looking on while nothing happened."""
 
-_ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
+ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
 """The question whose callback has returned, for the commit of its answer."""
 
 
@@ -95,8 +93,8 @@ class Line(Session):
 
     def __init__(self, process: Process) -> None:
         limits = Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)
-        self._inner = process.world.server.session(limits=limits)
-        gateway = process.world.gateway
+        self._inner = process.history.server.session(limits=limits)
+        gateway = process.history.gateway
         self._requests = self._inner if gateway is None else gateway.session(limits, process.clock)
         self._process = process
         self._listening = anyio.CancelScope()
@@ -123,11 +121,11 @@ class Line(Session):
         return reply
 
     async def get(self, ref: TaskRef) -> Snapshot:
-        world = self._process.world
-        if world.clock.now < self._quiet.get(ref.task_id, 0.0) - 0.001 and not world.plan.clocks_jump:
-            world.break_("polled though told to wait", f"{ref.task_id} by process {self._process.pid}")
+        history = self._process.history
+        if history.clock.now < self._quiet.get(ref.task_id, 0.0) - 0.001 and not history.plan.clocks_jump:
+            history.break_("polled though told to wait", f"{ref.task_id} by process {self._process.pid}")
         snapshot = await self._while_it_lives(partial(self._requests.get, ref))
-        self._process.world.polled(snapshot.task)
+        self._process.history.polled(snapshot.task)
         return snapshot
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
@@ -159,9 +157,9 @@ class Line(Session):
         try:
             await request()
         except SessionError as error:
-            world = self._process.world
-            if error.retry_after_s is not None and world.owner_of(ref.task_id) is self._process:
-                self._quiet[ref.task_id] = world.clock.now + error.retry_after_s
+            history = self._process.history
+            if error.retry_after_s is not None and history.owner_of(ref.task_id) is self._process:
+                self._quiet[ref.task_id] = history.clock.now + error.retry_after_s
             raise
 
     async def _while_it_lives(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -171,13 +169,13 @@ class Line(Session):
 class Process(Observer):
     """One life of one process of the host."""
 
-    def __init__(self, world: World, number: int, *, last: bool = False) -> None:
-        self.world = world
+    def __init__(self, history: History, number: int, *, last: bool = False) -> None:
+        self.history = history
         self.number = number
         self.last = last
-        self.pid = len(world.processes) + 1
-        self.application = world.plan.applications[number]  # the last one has the number -1
-        self.clock = ProcessClock(world.clock)
+        self.pid = len(history.processes) + 1
+        self.application = history.plan.applications[number]  # the last one has the number -1
+        self.clock = ProcessClock(history.clock)
         self.killed = False
         self.killed_early = False
         """Whether it was killed before everything was over."""
@@ -196,19 +194,19 @@ class Process(Observer):
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
-        self.journal = ProcessJournal(
-            world.journal,
+        self.journal = history.parts.journal(
+            history.journal,
             self.clock,
             self._trouble,
-            world,
-            world.fences,
-            hears_late=world.plan.hears_late,
+            history,
+            history.fences,
+            hears_late=history.plan.hears_late,
         )
-        if world.plan.retention_s is not None:
-            self.journal.retention_s = world.plan.retention_s
-        self.line = Line(self)
-        self.random = Random(world.random.random())
-        self._laters = Random(f"what process {self.pid} leaves in {world.seed}")
+        if history.plan.retention_s is not None:
+            self.journal.retention_s = history.plan.retention_s
+        self.line = history.parts.line(self)
+        self.random = Random(history.random.random())
+        self._laters = Random(f"what process {self.pid} leaves in {history.seed}")
         self.tasks: set[str] = set()
         """The IDs of the tasks that it was told of by ``tools/call``."""
 
@@ -220,63 +218,69 @@ class Process(Observer):
 
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
-        self._dropped_in: Engine
-        self._inputs: Callbacks
+        self._dropped_in: DroppedIn
+        self._driving: Counter[str] = Counter()
+        """The calls that are driven here, by ``record_id``."""
+
+        self._life: TaskGroup
         self._tasks: TaskGroup | None = None
-        world.processes.append(self)
-        world.living.add(self.pid)
+        history.processes.append(self)
+        history.living.add(self.pid)
 
     # ── how it lives ──────────────────────────────────────────────────────────────────────────
 
     async def live(self) -> None:
-        world = self.world
-        world.tell(f"process {self.pid} starts")
-        deaf = "" if self.last else world.plan.deaf
-        callbacks: dict[str, Any] = {
-            kind: self._ask for kind in ("elicitation", "sampling", "roots") if kind != deaf
-        }
-        common: dict[str, Any] = {
+        history = self.history
+        history.tell(f"process {self.pid} starts")
+        deaf = "" if self.last else history.plan.deaf
+        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, others go on where they have waited
+        options: dict[str, Any] = {
+            **{kind: self.ask for kind in ("elicitation", "sampling", "roots") if kind != deaf},
+            "poll": PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S, wait_for_slot_s=slot_s),
             "journal": self.journal,
-            "on_abandon": world.plan.on_abandon,
+            "on_abandon": history.plan.on_abandon,
             "application": self.application,
             "environment": Environment(
                 clock=self.clock,
                 jitter=self.random.random,
-                process=VirtualProcess.numbered(self.pid, world.sees),
+                process=VirtualProcess.numbered(self.pid, partial(_look, ref(history))),
                 observer=self,
             ),
         }
-        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, others go on where they have waited
-        policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S, wait_for_slot_s=slot_s)
-        self._client = client = TasksClient(self.line, poll=policy, **callbacks, **common)
-        self._dropped_in = Engine(policy=policy, handle_of=detached, **common)
-        self._inputs = Callbacks(**callbacks)
+        options = history.parts.options(self, options)
+        self._client = client = history.parts.client(self.line, **options)
+        self._dropped_in = history.parts.dropped_in(self.line, **options)
         try:
             with self.scope:
                 async with anyio.create_task_group() as tasks:
+                    self._life = tasks
                     tasks.start_soon(self.journal.write_now_and_then)
                     await self._open(client)
                     tasks.cancel_scope.cancel()
         except BaseException as error:
             for one in _leaves(error):
                 if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
-                    if isinstance(one, JournalError) and world.disk_failed:
+                    if isinstance(one, JournalError) and history.disk_failed:
                         continue
-                    world.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
+                    history.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
         finally:
             self._die()
+
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin something that lasts no longer than the process."""
+        self._life.start_soon(work)
 
     async def _open(self, client: TasksClient) -> None:
         async with client:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                if self.last and self.world.plan.later:
+                if self.last and self.history.plan.later:
                     tasks.start_soon(self._answer_on, client)
                 async with anyio.create_task_group() as until_it_ends:
                     # Every other life adopts what comes free. The last one has to know when nothing is left.
                     bring_home = self._bring_home if self.last or self.pid % 2 else self._adopt
                     until_it_ends.start_soon(bring_home, client)
-                    for intent in self.world.plan.intents:
+                    for intent in self.history.plan.intents:
                         if intent.keyed or (self.pid == 1 and not intent.begun):
                             until_it_ends.start_soon(self._do, client, intent)
                     if not self.last:
@@ -287,32 +291,27 @@ class Process(Observer):
 
     def kill(self) -> None:
         if not self.ended.is_set():
-            self.world.tell(f"process {self.pid} is killed")
-            self.world.lose_replies(since=self.suspended_at if self.suspended_at is not None else math.inf)
+            self.history.tell(f"process {self.pid} is killed")
+            self.history.lose_replies(since=self.suspended_at if self.suspended_at is not None else math.inf)
             self.killed = self.killed_early = True
-            self.killed_at = self.world.clock.now
-            self.world.living.discard(self.pid)
+            self.killed_at = self.history.clock.now
+            self.history.living.discard(self.pid)
             self.clock.kill()
             self.scope.cancel()
 
     @property
     def driven(self) -> set[str | None]:
-        """The IDs of the tasks that it sees to."""
-        assert self._client is not None
-        engines = [self._client._engine, self._dropped_in]
-        calls = [call for engine in engines for call in list(engine.store.live.values())]
-        return {call.task_id for call in calls if call.driver is not None}
+        """The IDs of the tasks that it sees to, by the journal."""
+        return {self.history.task_of(record_id) for record_id in +self._driving}
 
     def _die(self) -> None:
-        world = self.world
-        world.tell(f"process {self.pid} has ended")
+        history = self.history
+        history.tell(f"process {self.pid} has ended")
         self.killed = True
         self.clock.kill()
-        world.living.discard(self.pid)
-        store = self._dropped_in.store
-        store._lease.leave(store._owner)  # nothing closes an extension but the end of its process
-        for key in [key for key, asking in world.prompts.items() if asking is self]:
-            del world.prompts[key]
+        history.living.discard(self.pid)
+        for key in [key for key, asking in history.prompts.items() if asking is self]:
+            del history.prompts[key]
         self.ended.set()
 
     # ── what it does ──────────────────────────────────────────────────────────────────────────
@@ -323,13 +322,13 @@ class Process(Observer):
                 had = {one.record_id for one in await client.records() if one.delivered_at is not None}
                 handles = await client.resume()
             except TasksClientError as error:
-                self.world.tell(f"process {self.pid}: resume: {error!r}")
+                self.history.tell(f"process {self.pid}: resume: {error!r}")
                 await self._sleep(5.0)
                 continue
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
                     if handle.reference["record_id"] in had:
-                        self.world.break_("delivered twice", f"{handle!r} by resume()")
+                        self.history.break_("delivered twice", f"{handle!r} by resume()")
                     tasks.start_soon(self._await, handle)
             if not self.last or not await self._anything_left(client):
                 return
@@ -337,8 +336,8 @@ class Process(Observer):
 
     async def _adopt(self, client: TasksClient) -> None:
         async with anyio.create_task_group() as tasks:
-            adopted = client.adopt(self.world.plan.adopt_limit)
-            self.adopts_since = self.world.clock.now
+            adopted = client.adopt(self.history.plan.adopt_limit)
+            self.adopts_since = self.history.clock.now
             while not self.killed:
                 try:
                     async for handle in adopted:
@@ -346,26 +345,26 @@ class Process(Observer):
                         tasks.start_soon(self._await, handle)
                     return
                 except TasksClientError as error:
-                    self.world.tell(f"process {self.pid}: adopt: {error!r}")
+                    self.history.tell(f"process {self.pid}: adopt: {error!r}")
                     await self._sleep(5.0)
 
     def _note_adopted(self, handle: TaskHandle) -> None:
         record_id = handle.reference["record_id"]
-        if self.late or self.world.disk_failed:
+        if self.late or self.history.disk_failed:
             return  # others may have had them meanwhile
         if record_id in self._adopted:
-            self.world.break_("adopted twice", f"{handle!r} by process {self.pid}")
+            self.history.break_("adopted twice", f"{handle!r} by process {self.pid}")
         self._adopted[record_id] = handle
         unfinished = [one for one in self._adopted.values() if not one.done]
-        limit = self.world.plan.adopt_limit
+        limit = self.history.plan.adopt_limit
         if limit is not None and len(unfinished) > limit:
-            self.world.break_("adopted too many", f"{unfinished!r} by process {self.pid}")
+            self.history.break_("adopted too many", f"{unfinished!r} by process {self.pid}")
 
     @property
     def has_room(self) -> bool:
         """Whether it takes up whatever comes free."""
-        limit = self.world.plan.adopt_limit
-        enough = limit is None or limit >= len(self.world.plan.intents)
+        limit = self.history.plan.adopt_limit
+        enough = limit is None or limit >= len(self.history.plan.intents)
         return enough and self.may_act and self.suspended_at is None
 
     async def _anything_left(self, client: TasksClient) -> bool:
@@ -376,17 +375,17 @@ class Process(Observer):
             try:
                 with self._waits_for(handle.tool):
                     result = await handle.result()
-                await self.world.delivered(handle, _text(result))
+                await self.history.delivered(handle, _text(result))
                 return
             except TaskError as error:
-                await self.world.delivered(handle, type(error).__name__)
+                await self.history.delivered(handle, type(error).__name__)
                 return
             except OutcomeUnknownError:
                 return  # of a reply that could not be committed before; whoever has made the call is told
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
                 if _violated(error):
-                    self.world.received(handle.tool)
-                self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
+                    self.history.received(handle.tool)
+                self.history.tell(f"process {self.pid}: {handle!r}: {error!r}")
                 self._adopted.pop(handle.reference["record_id"], None)
                 await self._sleep(9.0)
 
@@ -398,7 +397,7 @@ class Process(Observer):
             return
         resend = False
         for _ in range(40):
-            if intent.received and self.world.plan.forgets:
+            if intent.received and self.history.plan.forgets:
                 return
             if resend or not intent.begun:
                 intent.begun += 1
@@ -408,29 +407,29 @@ class Process(Observer):
                     intent.tool,
                     partial(self._call, client, intent, "resend" if resend else "raise"),
                 )
-                await self.world.told(intent, _text(result))
+                await self.history.told(intent, _text(result))
                 return
             except OutcomeUnknownError:
-                if not self.world.may_be_unknown(intent):
-                    self.world.break_("unknown without a reason", f"{intent.tool}")
+                if not self.history.may_be_unknown(intent):
+                    self.history.break_("unknown without a reason", f"{intent.tool}")
                 intent.unknown = True
                 if not intent.may_resend:
                     return
                 resend = True
             except TaskError as error:
-                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+                self.history.tell(f"process {self.pid}: {intent.tool}: {error!r}")
                 if getattr(error, "code", None) == -32602:
                     # Refused, not run: the same call may be made again.
                     intent.begun -= resend
                     await self._sleep(9.0)
                     continue
-                await self.world.told(intent, type(error).__name__)
+                await self.history.told(intent, type(error).__name__)
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 if _violated(error):
-                    await self.world.told(intent, "violated")  # so a replica that lags behind makes it look
+                    await self.history.told(intent, "violated")  # so a replica that lags behind makes it look
                     return
-                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+                self.history.tell(f"process {self.pid}: {intent.tool}: {error!r}")
                 has_task = error.handle is not None and error.handle.task_id is not None
                 refused = isinstance(error, SessionError) and error.not_executed and not has_task
                 if isinstance(error, RemoteProtocolError) and not refused:
@@ -440,7 +439,7 @@ class Process(Observer):
                 resend = False
                 await self._sleep(9.0)
             except DrivenElsewhereError as error:
-                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+                self.history.tell(f"process {self.pid}: {intent.tool}: {error!r}")
 
     async def _call(self, client: TasksClient, intent: Intent, on_unknown: Literal["raise", "resend"]) -> Any:
         try:
@@ -467,9 +466,8 @@ class Process(Observer):
         assert isinstance(reply, Created)
         try:
             with self._waits_for(intent.tool):
-                endpoint = Endpoint(self._dropped_in, self.line, self._inputs, Scope(self.line.endpoint))
                 created = Snapshot(reply.task, reply.session_data)
-                result = await endpoint.see_task_through(created, intent.tool, timeout=None, listeners=())
+                result = await self._dropped_in.see_through(created, intent.tool)
         except JournalError:
             self.tasks.discard(reply.task.task_id)  # only the next dropped-in call would commit it
             raise
@@ -488,10 +486,10 @@ class Process(Observer):
         )
         try:
             result = await self._within(intent.timeout_s, intent.tool, call)
-            await self.world.told(intent, _text(result))
+            await self.history.told(intent, _text(result))
         except TasksClientError as error:
             if isinstance(error, TaskError):
-                await self.world.told(intent, type(error).__name__)
+                await self.history.told(intent, type(error).__name__)
             elif not intent.dropped_in and error.handle is not None and error.handle.task_id is not None:
                 with suppress(TasksClientError):
                     await self._await(error.handle)
@@ -525,19 +523,19 @@ class Process(Observer):
                         record_id=record.record_id,
                     )
                 )
-                self.world.tell(f"process {self.pid} cancels {handle!r}")
+                self.history.tell(f"process {self.pid} cancels {handle!r}")
                 task_id, was_over = handle.task_id, handle.done
                 await handle.cancel()
-                if task_id is not None and not (was_over or handle.done or self.world.hears_of(task_id)):
-                    self.world.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
-                now = await self.world.journal.by_id(record.record_id)
-                left = record.record_id in self.world.told_to_cancel
+                if task_id is not None and not (was_over or handle.done or self.history.hears_of(task_id)):
+                    self.history.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
+                now = await self.history.journal.by_id(record.record_id)
+                left = record.record_id in self.history.told_to_cancel
                 if (
                     now is not None
                     and isinstance(now.state, Calling)
                     and not (now.state.cancel_wanted or left)
                 ):
-                    self.world.break_("cancelled to no effect", f"{intent.tool} by process {self.pid}")
+                    self.history.break_("cancelled to no effect", f"{intent.tool} by process {self.pid}")
                 if self.random.random() < 0.5:
                     await self._await(handle)
 
@@ -549,31 +547,30 @@ class Process(Observer):
 
     async def _answer(self, client: TasksClient | None, after_s: float, share: float) -> None:
         assert client is not None
-        world = self.world
+        history = self.history
         await self.clock.pass_on()
         with suppress(JournalError):
             questions = await client.questions()
-            for call in list(client._engine.store.live.values()):
-                world.note_questions(call.record)  # the journal has none of a call without a key or a task
             await self._sleep(after_s)
             for question in questions:
                 if self._laters.random() > share:
                     continue
-                world.answers += 1
-                answer = _answer(question.params, world.answers)
-                key = world.key_of(question.question_id)
+                history.answers += 1
+                answer = _answer(question.params, history.answers)
+                key = history.key_of(question.question_id)
                 if key is None:
                     continue  # of a call without a key, which is over by now
-                world.given.add(key)
-                world.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
+                history.given.add(key)
+                history.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
+                by_name = partial(client.answer, question.question_id)
                 try:
-                    await question.answer(answer)
+                    await (question.answer if history.answers % 2 else by_name)(answer)
                 except AlreadyAnsweredError as error:
                     if not error.same:
                         continue
                 except QuestionWithdrawnError:
                     continue
-                world.counts.append((key, to_wire(answer)))
+                history.counts.append((key, to_wire(answer)))
 
     async def _answer_on(self, client: TasksClient) -> None:
         """What nobody has answered before the end, since callbacks may leave it to others."""
@@ -590,68 +587,70 @@ class Process(Observer):
         assert client is not None
         await self.clock.pass_on()
         with suppress(JournalError):
-            self.world.tell(f"process {self.pid} has forgotten {await client.prune(0)}")
+            self.history.tell(f"process {self.pid} has forgotten {await client.prune(0)}")
 
     def cancels(self, task_id: str) -> None:
         """It is about to tell the server."""
         self.sends(task_id, "a cancellation")
-        if task_id not in self.world.wished:
-            self.world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
+        if task_id not in self.history.wished:
+            self.history.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
 
     def sends(self, task_id: str, what: str) -> None:
         """It is about to send something of a task, which only its owner may."""
-        owner = self.world.owner_of(task_id)
+        owner = self.history.owner_of(task_id)
         if owner is not self and not self.late:
-            self.world.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
+            self.history.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
-        wished_at = self.world.wished.get(task_id or "", math.inf)
-        if self.world.clock.now > wished_at and not self.late:
-            self.world.break_("on after a cancel", f"process {self.pid} {what} of {task_id}")
+        wished_at = self.history.wished.get(task_id or "", math.inf)
+        if self.history.clock.now > wished_at and not self.late:
+            self.history.break_("on after a cancel", f"process {self.pid} {what} of {task_id}")
 
-    async def _ask(self, context: Any, params: Any) -> Any:
-        key, world = context.key, self.world
+    async def ask(self, context: Any, params: Any) -> Any:
+        key, history = context.key, self.history
         task_id = context.task.task_id if context.task is not None else None
         self.not_after_a_cancel(task_id, f"asks {key}")
-        world.moment("asked", context.tool)
+        history.moment("asked", context.tool)
         # What was answered while it was suspended, it has not heard of when it wakes.
-        wakes = world.clock.now == self.wakes_at and key in world.left
-        if key in world.committed and not wakes:
-            world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
-        heard_at = world.left.get(key, math.inf) + (LOOK_S if world.plan.hears_late else 0.0)
-        if heard_at < world.clock.now and not (self.late or wakes):
-            world.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
-        other = world.prompts.get(key)
+        wakes = history.clock.now == self.wakes_at and key in history.left
+        if key in history.committed and not wakes:
+            history.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
+        heard_at = history.left.get(key, math.inf) + (LOOK_S if history.plan.hears_late else 0.0)
+        if heard_at < history.clock.now and not (self.late or wakes):
+            history.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
+        other = history.prompts.get(key)
         if other is self:
-            world.break_("asked twice at once", f"{key} by process {self.pid}")
+            history.break_("asked twice at once", f"{key} by process {self.pid}")
         if other not in (None, self) and not other.late and not self.late:
-            world.break_("asked by two at once", f"{key} by {other.pid} and {self.pid}")
-        world.prompts[key] = self
-        world.tell(f"process {self.pid} asks {key}")
+            history.break_("asked by two at once", f"{key} by {other.pid} and {self.pid}")
+        history.prompts[key] = self
+        history.tell(f"process {self.pid} asks {key}")
         is_form = isinstance(params, ElicitRequestFormParams | ElicitRequestURLParams)
         if is_form and self._forms[context.tool]:
-            world.break_("two forms at once", f"{key} by process {self.pid}")
+            history.break_("two forms at once", f"{key} by process {self.pid}")
         try:
             self._forms[context.tool] += is_form
-            world.outrun(self)
-            await self._sleep(world.plan.answer_s)
+            history.outrun(self)
+            await self._sleep(history.plan.answer_s)
             self.not_after_a_cancel(task_id, f"goes on asking {key}")
-            if world.committed.get(key, math.inf) < world.clock.now and not self.late:
-                world.break_("not withdrawn", f"{key} by process {self.pid}, after it was answered elsewhere")
-            if self._laters.random() < world.plan.later:
-                world.tell(f"process {self.pid} leaves {key} to others")
+            if history.committed.get(key, math.inf) < history.clock.now and not self.late:
+                history.break_(
+                    "not withdrawn", f"{key} by process {self.pid}, after it was answered elsewhere"
+                )
+            if self._laters.random() < history.plan.later:
+                history.tell(f"process {self.pid} leaves {key} to others")
                 return None
-            if not self.last and self.random.random() < world.plan.callback_fails:
+            if not self.last and self.random.random() < history.plan.callback_fails:
                 raise RuntimeError("nobody is there")
         finally:
             self._forms[context.tool] -= is_form
-            if world.prompts.get(key) is self:
-                del world.prompts[key]
-        world.answers += 1
-        world.given.add(key)
-        _ANSWERING.set(key)
-        return _answer(params, world.answers)
+            if history.prompts.get(key) is self:
+                del history.prompts[key]
+        history.answers += 1
+        history.given.add(key)
+        ANSWERING.set(key)
+        return _answer(params, history.answers)
 
     @contextmanager
     def _waits_for(self, tool: str | None) -> Iterator[None]:
@@ -663,25 +662,25 @@ class Process(Observer):
 
     async def _is_abandoned(self, tool: str) -> bool:
         """Whether one who goes away now is the last who waits for a task that is driven here."""
-        record = await self.world.record_of(tool)
+        record = await self.history.record_of(tool)
         return (
             self._waiting[tool] == 1
             and record is not None
             and isinstance(record.state, Observing)
-            and self.world.process_of(record.owner) is self
+            and self.history.process_of(record.owner) is self
         )
 
     async def _is_cancelled(self, tool: str) -> None:
         """What became of a task whose only caller went away, should that mean to cancel it."""
-        world = self.world
-        if world.plan.on_abandon != "cancel" or self.killed or self.late or world.disk_failed:
+        history = self.history
+        if history.plan.on_abandon != "cancel" or self.killed or self.late or history.disk_failed:
             return
-        record = await world.record_of(tool)
-        if record is not None and not record.finished and record.task_id not in world.wished:
-            world.break_("abandoned, and not cancelled", f"{record.task_id} by process {self.pid}")
+        record = await history.record_of(tool)
+        if record is not None and not record.finished and record.task_id not in history.wished:
+            history.break_("abandoned, and not cancelled", f"{record.task_id} by process {self.pid}")
 
     async def _within(self, seconds: float | None, tool: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Wait for so many seconds of this world, and then go away, as a time-out does."""
+        """Wait for so many seconds of virtual time, and then go away, as a time-out does."""
         if seconds is None:
             return await work()
         result: list[Any] = []
@@ -715,37 +714,56 @@ class Process(Observer):
     # ── what happens to it ────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
+        if record is not None:
+            self.history.note_questions(record)  # the journal has none of a call without a key or a task
         if point == DRIVE:
+            assert record is not None
+            self._driving[record.record_id] += 1
             return  # nothing is committed or sent by that alone
         await self._pass(point)
         if point == "commit: TaskCreated":
-            self._task_ids[_me()] = len(self.world.journaled)
+            self._task_ids[_me()] = len(self.history.journaled)
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
         if point == DRIVE:
+            self._end_driving(record)
             return
-        if point == "commit: TaskCreated" and len(self.world.journaled) == self._task_ids.pop(_me(), -1):
-            self.world.break_("a task ID is not journaled", f"by process {self.pid}")
-        key = _ANSWERING.get()
+        if point == "commit: TaskCreated" and len(self.history.journaled) == self._task_ids.pop(_me(), -1):
+            self.history.break_("a task ID is not journaled", f"by process {self.pid}")
+        key = ANSWERING.get()
         if point == "commit: AnswerReady" and key is not None:
-            self.world.committed.setdefault(key, self.world.clock.now)
+            self.history.committed.setdefault(key, self.history.clock.now)
         await self._pass(point)
+
+    def failed(self, point: Point, record: TaskRecord | None, error: BaseException) -> None:
+        if point == DRIVE:
+            self._end_driving(record)
+
+    def _end_driving(self, record: TaskRecord | None) -> None:
+        assert record is not None
+        self._driving[record.record_id] -= 1
 
     async def _pass(self, point: Point) -> None:
         await self.clock.pass_on()
         self.points += 1
-        if not self.last and self.world.plan.point_kills.get(self.pid - 1) == self.points:
+        if not self.last and self.history.plan.point_kills.get(self.pid - 1) == self.points:
             self.kill()
             raise KilledError(point)
 
     def _trouble(self) -> JournalError | None:
-        for start, end, what in self.world.plan.disk:
-            if not self.last and start <= self.world.clock.now < end:
-                self.world.disk_failed = True
-                self.late |= self.world.plan.blind and end - start > 15  # it cannot renew its lease
-                self.world.lose_replies()
+        for start, end, what in self.history.plan.disk:
+            if not self.last and start <= self.history.clock.now < end:
+                self.history.disk_failed = True
+                self.late |= self.history.plan.blind and end - start > 15  # it cannot renew its lease
+                self.history.lose_replies()
                 return JournalError("the disk is full") if what == "full" else JournalLockedError("locked")
         return None
+
+
+def _look(history: ref[History], pid: int) -> bool | None:
+    """Whether a process lives. A program keeps the processes of leases, which must not keep the history."""
+    there = history()
+    return None if there is None else there.sees(pid)
 
 
 def _answer(params: Any, number: int) -> Any:

@@ -149,10 +149,10 @@ def live(life: Life) -> None:
         logging.basicConfig(
             filename=life.debug, level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s"
         )
-    anyio.run(Host(life).live)
+    anyio.run(StormHost(life).live)
 
 
-class Host:
+class StormHost:
     """One process.
 
     Args:

@@ -137,7 +137,7 @@ class Call(Protocol):
         ...
 
 
-class Host:
+class TortureHost:
     """Calls, answers, resumes, and keeps a log of it."""
 
     def __init__(self, part: Part) -> None:
@@ -512,7 +512,7 @@ def by_extensions(
 
 
 async def main(part: Part) -> None:
-    host = Host(part)
+    host = TortureHost(part)
     with anyio.fail_after(LIMIT_S):
         await host.live()
 

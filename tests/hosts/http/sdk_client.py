@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_tasks_client import MemoryJournal, TasksTransport, tasks_http_client
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.machine.record import Scope
-from tests._host import Host
+from tests.kit.person import Person
 
 __all__ = ["LIMIT_S", "Way", "client_at", "pending"]
 
@@ -27,7 +27,7 @@ SDK negotiates the version before 2026-07-28."""
 @asynccontextmanager
 async def client_at(
     url: str,
-    person: Host | None = None,
+    person: Person | None = None,
     journal: Journal | None = None,
     *,
     way: Way = "beneath",
@@ -35,7 +35,7 @@ async def client_at(
     **options: Any,
 ) -> AsyncIterator[mcp.Client]:
     """An ``mcp.Client``; the person is behind its own callbacks, or behind those of the way in."""
-    person, journal = person or Host(), journal or MemoryJournal()
+    person, journal = person or Person(), journal or MemoryJournal()
     ours, its = {}, {}
     if asks == "host":
         its = {"elicitation_callback": person.elicit, "sampling_callback": person.sample}

@@ -21,9 +21,8 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
-from tests.hosts._doors import streamed
-
-from ._host import ENDPOINT, LIMIT_S, Host, count, recorded, resume
+from tests.kit.json_rpc_host import ENDPOINT, LIMIT_S, JsonRpcHost, count, recorded, resume
+from tests.kit.ways import streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +30,7 @@ KEY: Final = {"mcp-tasks-client/idempotency-key": "k"}
 ROUND: Final[dict[str, Any]] = {}
 """The host is asked itself, and its answer is cancelled."""
 
-Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Host]]
+Way: TypeAlias = Callable[..., AbstractAsyncContextManager[JsonRpcHost]]
 
 HOWS: Final = [How.BLOCK, How.CALL, How.NATIVE_BLOCK, How.NATIVE_CALL]
 
@@ -86,20 +85,20 @@ def new_server(limit_s: float = 300.0) -> ScriptedServer:
 
 
 @asynccontextmanager
-async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]:
+async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[JsonRpcHost]:
     """A host whose HTTP client has a transport of ours."""
     async with httpx.AsyncClient(transport=TasksHttpTransport(Distant(server.app), **options)) as client:
-        yield Host(client)
+        yield JsonRpcHost(client)
 
 
 @asynccontextmanager
-async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]:
+async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[JsonRpcHost]:
     """A host whose MCP transport is one of ours."""
     async with streamed(server, **options) as host:
         yield host
 
 
-async def call(host: Host, meta: dict[str, Any]) -> str:
+async def call(host: JsonRpcHost, meta: dict[str, Any]) -> str:
     """The text of the result."""
     further = {}
     if meta is ROUND:
@@ -126,7 +125,7 @@ async def call_until(
     )
     said, ended = list[str](), anyio.Event()
 
-    async def run(host: Host) -> None:
+    async def run(host: JsonRpcHost) -> None:
         with suppress(ConnectionError):
             said.append(await call(host, meta))
         ended.set()
@@ -230,7 +229,7 @@ async def test_a_reply_that_comes_after_the_host_has_gone_is_journaled() -> None
     slow.handle_async_request = dawdle  # type: ignore[method-assign]
     transport = TasksHttpTransport(slow, journal=journal, environment=Environment(clock=server.clock))
     async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as calls:
-        host = Host(client)
+        host = JsonRpcHost(client)
         calls.start_soon(host.call, "tool")
         await arrived.wait()
         calls.cancel_scope.cancel()
@@ -249,7 +248,9 @@ def test_an_event_loop_that_ends_at_any_step_of_a_call_leaves_no_record_that_it_
         transport = TasksHttpTransport(
             Distant(server.app), journal=journal, environment=Environment(clock=server.clock)
         )
-        call = asyncio.create_task(Host(httpx.AsyncClient(transport=transport)).call("tool", meta=meta))
+        call = asyncio.create_task(
+            JsonRpcHost(httpx.AsyncClient(transport=transport)).call("tool", meta=meta)
+        )
         for _ in range(steps):
             await asyncio.sleep(0)
         assert not call.done()
@@ -275,7 +276,9 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_
         transport = TasksHttpTransport(
             httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=ManualClock())
         )
-        call = asyncio.create_task(Host(httpx.AsyncClient(transport=transport)).call("tool", meta=meta))
+        call = asyncio.create_task(
+            JsonRpcHost(httpx.AsyncClient(transport=transport)).call("tool", meta=meta)
+        )
         while not any(record.owner for record in await recorded(journal)):
             await asyncio.sleep(0)
         assert not call.done()

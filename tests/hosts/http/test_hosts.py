@@ -16,13 +16,13 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import MemoryJournal, TasksClient, tasks_http_client
 from tests._forked import Program
-from tests._host import Host as Person
 from tests._requirements import requirement
 from tests._results import text
+from tests.kit.json_rpc_host import OLDER, JsonRpcHost
+from tests.kit.person import Person
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
-from ._host import OLDER, Host
 from .sdk_client import LIMIT_S, Way, client_at, pending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
@@ -145,7 +145,7 @@ async def test_a_client_that_knows_nothing_but_json_rpc(legacy_server: LegacySer
     with anyio.fail_after(LIMIT_S):
         async with http:
             assert isinstance(http, httpx.AsyncClient)
-            host = Host(http, url=legacy_server.url, version=OLDER)
+            host = JsonRpcHost(http, url=legacy_server.url, version=OLDER)
             assert await host.text("slow", {"hint_ms": 50}) == "rested"
             assert await host.text("asks", {"hint_ms": 50}) == "Hello, Ada"
 

@@ -12,8 +12,7 @@ import pytest
 
 import mcp_tasks_client
 from mcp_tasks_client import MemoryJournal, TasksHttpTransport, tasks_http_client, tasks_http_client_factory
-
-from ._host import Host, asking_server
+from tests.kit.json_rpc_host import JsonRpcHost, asking_server
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +51,7 @@ async def test_a_factory_makes_clients_as_the_sdk_calls_for_them(library: Any) -
     async with factory(headers={"X-Host": "2"}, timeout=lib.Timeout(7.0), auth=auth) as client:
         assert (client.timeout, client.auth) == (lib.Timeout(7.0), auth)
         assert "x-own" not in client.headers, "what the host gives replaces what was given before"
-        assert await Host(client).text("slow") == "done"
+        assert await JsonRpcHost(client).text("slow") == "done"
 
 
 @pytest.mark.parametrize("options", [{"nonsense": 1}, {"transport": object()}])

@@ -14,16 +14,15 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
-from tests.sessions.v2025.wire import Wire, refusal, text
-
-from ._host import LIMIT_S, OLDER, QUICK, URL, Host, asking_server, count, hosted
+from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost, asking_server, count, hosted
+from tests.kit.older_server import OlderServer, refusal, text
 
 pytestmark = pytest.mark.anyio
 
 KEY = {"mcp-tasks-client/idempotency-key": "k"}
 
 
-async def call_as(host: Host, user: str, meta: JSONObject, **headers: str) -> JSONObject:
+async def call_as(host: JsonRpcHost, user: str, meta: JSONObject, **headers: str) -> JSONObject:
     response = await host.post(host.body("slow", meta=meta), Authorization=f"Bearer {user}", **headers)
     return host.read(response)
 
@@ -94,7 +93,7 @@ async def test_more_users_at_once_than_sessions_are_kept_do_not_close_each_other
 
 async def test_the_mcp_sessions_of_all_users_are_ended_at_the_same_time() -> None:
     users, ended = 3, list[str]()
-    all_arrived, wire = anyio.Event(), Wire()
+    all_arrived, wire = anyio.Event(), OlderServer()
 
     async def serve(request: httpx.Request) -> httpx.Response:
         response = await wire(request)
@@ -112,7 +111,7 @@ async def test_the_mcp_sessions_of_all_users_are_ended_at_the_same_time() -> Non
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport) as client:
             for number in range(users):
-                await call_as(Host(client), f"user {number}", {})
+                await call_as(JsonRpcHost(client), f"user {number}", {})
     assert sorted(ended) == [f"Bearer user {number}" for number in range(users)]
 
 
@@ -129,10 +128,10 @@ async def test_a_call_is_given_up_by_its_own_host_only(other: str) -> None:
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as calls:
             url = f"{URL}?other" if other == "another server" else URL
-            host, others = Host(client, version=OLDER), Host(client, version=OLDER, url=url)
+            host, others = JsonRpcHost(client, version=OLDER), JsonRpcHost(client, version=OLDER, url=url)
             credential = {"Authorization": "Bearer bob"} if other == "another user" else {}
 
-            async def call(host: Host, **headers: str) -> None:
+            async def call(host: JsonRpcHost, **headers: str) -> None:
                 await host.post(host.body("for_ever"), **headers)
                 ended.append("others" if host is others else "host")
 

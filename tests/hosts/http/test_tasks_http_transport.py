@@ -36,9 +36,21 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from tests.kit.json_rpc_host import (
+    CURRENT,
+    LIMIT_S,
+    OLDER,
+    URL,
+    JsonRpcHost,
+    asking_server,
+    count,
+    hosted,
+    recorded,
+    resume,
+)
+from tests.kit.probed_journal import ProbedJournal
 
 from ..._requirements import requirement
-from ._host import CURRENT, LIMIT_S, OLDER, URL, Host, asking_server, count, hosted, recorded, resume
 
 pytestmark = pytest.mark.anyio
 
@@ -172,19 +184,14 @@ async def test_closing_the_client_gives_up_what_it_owned() -> None:
 
 
 async def test_closing_the_client_journals_what_the_journal_had_refused() -> None:
-    class Full(MemoryJournal):
-        is_full = True
-
-        async def save(self, record: Any, *, known: bool = False, heeded: str | None = None) -> None:
-            if self.is_full:
-                raise JournalLockedError("The disk is full. Make room.")
-            await super().save(record, known=known, heeded=heeded)
-
-    server, journal = asking_server(), Full()
+    server, journal = (
+        asking_server(),
+        ProbedJournal("save", error=JournalLockedError("The disk is full. Make room.")),
+    )
     async with hosted(server, journal) as host:
         failed = await host.call("slow")
         assert failed["error"]["message"] == "The disk is full. Make room."
-        journal.is_full = False
+        journal.refuses = ()
     assert [record.owner for record in await recorded(journal)] == [None]
     assert await resume(server, journal) == ["done"]
 
@@ -193,7 +200,7 @@ async def test_a_client_that_is_closed_ends_its_calls_and_their_tasks_go_on(libr
     server, journal = asking_server(), MemoryJournal()
     errors: list[Exception] = []
 
-    async def call(host: Host, meta: JSONObject) -> None:
+    async def call(host: JsonRpcHost, meta: JSONObject) -> None:
         try:
             body = host.body("for_ever", meta=meta)
             host.read(await host.post(body))
@@ -262,12 +269,9 @@ async def test_what_no_request_can_be_is_not_taken_back(request_id: Any) -> None
 
 
 async def test_an_error_of_ours_is_a_json_rpc_error_that_says_what_to_do() -> None:
-    class Locked(MemoryJournal):
-        async def open(self) -> None:
-            raise JournalLockedError("Another process holds the journal. End it, or wait.")
-
     server = asking_server()
-    async with hosted(server, Locked()) as host:
+    locked = JournalLockedError("Another process holds the journal. End it, or wait.")
+    async with hosted(server, ProbedJournal("open", error=locked)) as host:
         failed = await host.call("slow")
     assert failed["error"]["code"] == -32603
     assert failed["error"]["message"] == "Another process holds the journal. End it, or wait."

@@ -21,10 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksTransport
 from tests._forked import Program, make_command
-from tests._host import Host
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
 from tests._results import text
+from tests.kit.person import Person
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 from tests.real_server import RealServer
 
@@ -80,7 +80,7 @@ async def test_a_call_ends_when_the_server_has_ended_the_session(legacy_server: 
             await other.delete(legacy_server.url, headers={"Mcp-Session-Id": polls[-1].session_id or ""})
 
     with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(transport, **Host().sdks) as client, anyio.create_task_group() as tasks:
+        async with mcp.Client(transport, **Person().sdks) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(end_it)
             with pytest.raises(mcp.MCPError, match="ended the session"):
                 await client.call_tool("slow", FOREVER)
@@ -106,7 +106,7 @@ class RefusingGateway(httpx2.AsyncHTTPTransport):
 async def test_an_answer_that_a_gateway_refuses_is_sent_once_more_and_nobody_is_asked_again(
     legacy_server: LegacyServer,
 ) -> None:
-    host, gateway = Host(), RefusingGateway()
+    host, gateway = Person(), RefusingGateway()
     async with httpx2.AsyncClient(transport=gateway, timeout=LIMIT_S) as http:
         inner: Any = streamable_http_client(legacy_server.url, http_client=http)
         transport = TasksTransport(inner, endpoint="s", journal=MemoryJournal(), poll=QUICK)
@@ -188,7 +188,7 @@ async def test_a_result_of_our_client_becomes_one_of_the_hosts_own_sdk(
 async def test_what_a_killed_session_on_1_leaves_is_resumed_by_url(
     host_on_1: Path, legacy_server: LegacyServer, tmp_path: Path
 ) -> None:
-    host, journal = Host(), tmp_path / "journal.sqlite3"
+    host, journal = Person(), tmp_path / "journal.sqlite3"
     where = json.dumps([legacy_server.url, str(journal)])
     program = [HOST_ON_1, "dies", where, "asyncio"]
     with anyio.fail_after(LIMIT_S):

@@ -18,13 +18,12 @@ from mcp.shared.message import ClientMessageMetadata
 from mcp_tasks_client import MemoryJournal, TasksExtension, TasksTransport
 from mcp_tasks_client.hosts.relay.messages import make_message
 from tests._forked import make_command
-from tests._host import Host as Person
 from tests._results import text
-from tests.hosts.http._host import CURRENT, QUICK, URL, Host, asking_server, recorded
 from tests.hosts.http.sdk_client import LIMIT_S, client_at, pending
+from tests.kit.json_rpc_host import CURRENT, QUICK, URL, JsonRpcHost, asking_server, recorded
+from tests.kit.person import Person
+from tests.kit.stream_host import over_streams
 from tests.real_server import RealServer
-
-from ._host import over_streams
 
 pytestmark = [
     pytest.mark.anyio,
@@ -73,7 +72,7 @@ async def test_a_client_that_has_the_extension_as_well_makes_one_task_of_a_call(
 
 async def test_a_result_that_the_session_does_not_read_is_free_once_the_call_is_taken_back() -> None:
     server, journal = asking_server(), MemoryJournal()
-    params = Host(None).body("slow")["params"]
+    params = JsonRpcHost(None).body("slow")["params"]
     headers = {"mcp-protocol-version": CURRENT, "mcp-method": "tools/call", "mcp-name": "slow"}
     call = make_message(
         {"id": 1, "method": "tools/call", "params": params}, ClientMessageMetadata(headers=headers)

@@ -30,7 +30,7 @@ async def nothing() -> None:
     pass
 
 
-class Server:
+class StreamEnd:
     """The other end of the host's transport: the test reads and answers each message."""
 
     def __init__(self, reader: Any, writer: Any) -> None:
@@ -49,7 +49,7 @@ class Server:
 
 
 @asynccontextmanager
-async def relayed() -> AsyncIterator[tuple[RelaySession, Server, Any]]:
+async def relayed() -> AsyncIterator[tuple[RelaySession, StreamEnd, Any]]:
     """A session, its server, and what the host reads."""
     with anyio.fail_after(LIMIT_S):
         async with (
@@ -57,7 +57,7 @@ async def relayed() -> AsyncIterator[tuple[RelaySession, Server, Any]]:
             relayed_to(client) as (relay, host_reads),
         ):
             session = RelaySession(relay, "server", Limits(), None)
-            yield session, Server(reader, writer), host_reads
+            yield session, StreamEnd(reader, writer), host_reads
 
 
 async def test_a_request_for_the_sake_of_a_host_s_call_says_what_the_host_says_of_itself() -> None:

@@ -6,7 +6,7 @@ import fastmcp
 import mcp
 import pytest
 
-from .server import Made
+from tests.kit.current_server import Made
 
 
 @pytest.fixture(params=["mcp", "fastmcp"])

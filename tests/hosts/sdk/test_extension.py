@@ -51,9 +51,7 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol import JSONObject
-from tests.real_server import RealServer
-
-from .server import (
+from tests.kit.current_server import (
     DISCOVERED,
     DONE,
     DROP,
@@ -64,16 +62,18 @@ from .server import (
     RESULT,
     TASK_ID,
     WORKING,
+    CurrentServer,
     Fault,
     Http,
     Made,
-    SdkServer,
     asking,
     at_loopback,
     completed,
     in_memory,
     working,
 )
+from tests.kit.probed_journal import ProbedJournal
+from tests.real_server import RealServer
 
 pytestmark = [
     pytest.mark.anyio,
@@ -110,9 +110,9 @@ async def resume(client: Any, *references: Any) -> list[CallToolResult]:
         return [await handle.result() for handle in handles]
 
 
-async def resume_elsewhere(journal: Journal, server: SdkServer | None = None) -> None:
+async def resume_elsewhere(journal: Journal, server: CurrentServer | None = None) -> None:
     """Have another client bring home the one task that is left."""
-    server = server or SdkServer(gets=[DONE])
+    server = server or CurrentServer(gets=[DONE])
     async with client_in_memory(server, journal) as client:
         (result,) = await resume(client)
     assert result.structured_content == {"n": 1}
@@ -142,7 +142,7 @@ async def test_whatever_a_created_task_looks_like_it_is_journaled_first_and_seen
     changes: JSONObject,
 ) -> None:
     reply = {name: value for name, value in {**WORKING, **changes}.items() if value is not ...}
-    journal, server = MemoryJournal(), SdkServer(calls=[reply])
+    journal, server = MemoryJournal(), CurrentServer(calls=[reply])
     before_polls: list[list[str | None]] = []
 
     async def answer(method: str, params: JSONObject) -> JSONObject:
@@ -159,7 +159,7 @@ async def test_whatever_a_created_task_looks_like_it_is_journaled_first_and_seen
 
 async def test_what_the_sdk_refuses_never_reaches_us() -> None:
     """A known gap: the SDK checks against the core protocol before it looks for claims."""
-    journal, server = MemoryJournal(), SdkServer(calls=[{**WORKING, "_meta": "x"}])
+    journal, server = MemoryJournal(), CurrentServer(calls=[{**WORKING, "_meta": "x"}])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             with pytest.raises(ValidationError):
@@ -168,7 +168,7 @@ async def test_what_the_sdk_refuses_never_reaches_us() -> None:
 
 
 async def test_a_task_without_an_id_is_a_breach_of_the_protocol() -> None:
-    server = SdkServer(calls=[{**WORKING, "taskId": 7}])
+    server = CurrentServer(calls=[{**WORKING, "taskId": 7}])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, MemoryJournal()) as client:
             with pytest.raises(RemoteProtocolError, match="taskId"):
@@ -176,7 +176,7 @@ async def test_a_task_without_an_id_is_a_breach_of_the_protocol() -> None:
 
 
 async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task(made: Made) -> None:
-    server, ours = SdkServer(gets=[DONE]), extension(MemoryJournal())
+    server, ours = CurrentServer(gets=[DONE]), extension(MemoryJournal())
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
             with pytest.raises(UnexpectedClaimedResult) as caught:
@@ -193,7 +193,7 @@ async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task(made: 
 async def test_fastmcps_own_handle_follows_a_task_that_our_extension_has_claimed(created: JSONObject) -> None:
     from fastmcp_tasks import call_tool_task
 
-    server, journal = SdkServer(calls=[created]), MemoryJournal()
+    server, journal = CurrentServer(calls=[created]), MemoryJournal()
     with anyio.fail_after(LIMIT_S):
         async with (
             at_loopback(server) as url,
@@ -219,7 +219,7 @@ async def test_the_sdk_checks_a_result_once_and_refuses_it_in_its_own_way(
 
     monkeypatch.setattr(ClientSession, "validate_tool_result", counted)
     wrong = completed(result={**RESULT, "structuredContent": {"m": 1}})
-    server = SdkServer(gets=[DONE, wrong])
+    server = CurrentServer(gets=[DONE, wrong])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, MemoryJournal()) as client:
             await client.call_tool("tool")
@@ -251,7 +251,7 @@ def counting(journal_type: type[Journal], *arguments: Any) -> tuple[Journal, Cou
 async def test_a_task_is_journaled_for_the_principal_that_the_extension_was_given() -> None:
     journal = MemoryJournal()
     theirs = extension(journal, principal="ada")
-    async with mcp.Client(in_memory(SdkServer(gets=[DONE])), extensions=[theirs]) as client:
+    async with mcp.Client(in_memory(CurrentServer(gets=[DONE])), extensions=[theirs]) as client:
         await client.call_tool("tool")
     async with journal:
         assert [record.tool for record in await journal.records(Scope(ENDPOINT, "ada"))] == ["tool"]
@@ -271,7 +271,7 @@ async def test_calls_share_one_opening_of_the_file_and_cost_three_operations_eac
     monkeypatch.setattr(sqlite3, "connect", counted_connect)
     journal, counts = counting(SqliteJournal, tmp_path / "journal.sqlite3")
     with anyio.fail_after(LIMIT_S):
-        async with client_in_memory(SdkServer(gets=[DONE]), journal) as client:
+        async with client_in_memory(CurrentServer(gets=[DONE]), journal) as client:
             await client.call_tool("tool")
             at_first, connections = counts.copy(), len(opened)
             for _ in range(4):
@@ -291,7 +291,7 @@ async def test_calls_share_one_opening_of_the_file_and_cost_three_operations_eac
 async def test_nothing_runs_beside_a_call(anyio_backend_name: str) -> None:
     if anyio_backend_name == "trio":
         pytest.skip("asyncio counts tasks")
-    server = SdkServer(gets=[WORKING, NEVER])
+    server = CurrentServer(gets=[WORKING, NEVER])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, MemoryJournal()) as client:
             await client.list_tools()
@@ -311,7 +311,7 @@ async def test_nothing_runs_beside_a_call(anyio_backend_name: str) -> None:
 
 async def test_a_poll_that_fails_does_not_end_the_drive(made: Made) -> None:
     faults = [Http("503 Service Unavailable"), Http("404 Not Found"), Fault(-32603, "Boom")]
-    server, ours = SdkServer(gets=[WORKING, *faults, WORKING, DONE]), extension(MemoryJournal())
+    server, ours = CurrentServer(gets=[WORKING, *faults, WORKING, DONE]), extension(MemoryJournal())
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
             result = await client.call_tool("tool", {})
@@ -320,7 +320,7 @@ async def test_a_poll_that_fails_does_not_end_the_drive(made: Made) -> None:
 
 
 async def test_a_task_that_the_server_does_not_know_ends_the_call_with_its_handle() -> None:
-    server = SdkServer(gets=[WORKING, Fault(-32602, "Unknown task")])
+    server = CurrentServer(gets=[WORKING, Fault(-32602, "Unknown task")])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, MemoryJournal()) as client:
             with pytest.raises(TaskNotFoundError) as caught:
@@ -330,7 +330,7 @@ async def test_a_task_that_the_server_does_not_know_ends_the_call_with_its_handl
 
 
 async def test_a_client_that_is_left_while_a_call_waits_leaves_the_task_for_a_later_one() -> None:
-    journal, server = MemoryJournal(), SdkServer(gets=[WORKING, NEVER])
+    journal, server = MemoryJournal(), CurrentServer(gets=[WORKING, NEVER])
     ended: list[TasksClientError] = []
 
     async def wait(client: mcp.Client) -> None:
@@ -356,7 +356,7 @@ async def test_a_client_that_is_left_while_a_call_waits_leaves_the_task_for_a_la
 )
 async def test_a_connection_that_breaks_ends_the_client_and_not_the_task(made: Made, fault: Http) -> None:
     """A decision of the SDK's: its HTTP transport ends the client with what broke the connection."""
-    journal, server = MemoryJournal(), SdkServer(gets=[WORKING, fault, DONE])
+    journal, server = MemoryJournal(), CurrentServer(gets=[WORKING, fault, DONE])
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url:
             with pytest.raises(
@@ -426,7 +426,7 @@ async def attach(client: mcp.Client, error: JournalError) -> None:
 async def test_a_journal_that_has_no_place_costs_a_task_neither_its_id_nor_its_result(tmp_path: Path) -> None:
     obstacle = tmp_path / "journals"
     obstacle.write_text("a file where the folder should be")
-    journal, server = SqliteJournal(obstacle / "journal.sqlite3"), SdkServer()
+    journal, server = SqliteJournal(obstacle / "journal.sqlite3"), CurrentServer()
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             with pytest.raises(JournalError) as caught:
@@ -438,7 +438,7 @@ async def test_a_journal_that_has_no_place_costs_a_task_neither_its_id_nor_its_r
 
 async def test_a_journal_that_is_locked_costs_a_task_neither_its_id_nor_its_result(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
-    journal, server = SqliteJournal(path, busy_timeout_s=0.05), SdkServer()
+    journal, server = SqliteJournal(path, busy_timeout_s=0.05), CurrentServer()
     assert await recorded(journal) == []  # makes the file
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
@@ -450,37 +450,26 @@ async def test_a_journal_that_is_locked_costs_a_task_neither_its_id_nor_its_resu
             await attach(client, caught.value)
 
 
-class FullDisk(MemoryJournal):
-    """Opens, and then has no room for the first record."""
-
-    full = True
-
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-        if self.full:
-            raise JournalError("The disk is full. Make room and try again.")
-        await super().save(record, known=known, heeded=heeded)
-
-
 async def test_a_journal_that_has_no_room_costs_a_task_neither_its_id_nor_its_result() -> None:
-    journal, server = FullDisk(), SdkServer()
+    journal, server = ProbedJournal("save"), CurrentServer()
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             with pytest.raises(JournalError) as caught:
                 await client.call_tool("tool")
             assert server.counts["tasks/get"] == 0
-            journal.full = False
+            journal.refuses = ()
             await attach(client, caught.value)
 
 
 async def test_what_one_call_could_not_commit_a_later_call_commits_as_soon_as_there_is_room() -> None:
-    journal = FullDisk()
-    server = SdkServer(calls=[working(f"task-{n}") for n in range(3)], gets=[NEVER])
+    journal = ProbedJournal("save")
+    server = CurrentServer(calls=[working(f"task-{n}") for n in range(3)], gets=[NEVER])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server, journal) as client:
             for _ in range(2):  # the second call tries to commit the first one's task as well
                 with pytest.raises(JournalError):
                     await client.call_tool("tool")
-            journal.full = False
+            journal.refuses = ()
             async with anyio.create_task_group() as callers:
                 callers.start_soon(client.call_tool, "tool")
                 await server.waiting.wait()
@@ -494,7 +483,7 @@ async def test_what_one_call_could_not_commit_a_later_call_commits_as_soon_as_th
 async def test_one_extension_keeps_the_tasks_of_two_servers_apart(made: Made) -> None:
     journal = MemoryJournal()
     shared = TasksExtension(journal=journal, poll=QUICK)
-    servers = [SdkServer(calls=[working(f"task-{n}")], gets=[NEVER]) for n in range(2)]
+    servers = [CurrentServer(calls=[working(f"task-{n}")], gets=[NEVER]) for n in range(2)]
     with anyio.fail_after(LIMIT_S):
         async with (
             at_loopback(servers[0]) as first,
@@ -511,7 +500,7 @@ async def test_one_extension_keeps_the_tasks_of_two_servers_apart(made: Made) ->
     assert await unfinished(journal, second) == ["task-1"]
 
 
-class ManyTasks(SdkServer):
+class ManyTasks(CurrentServer):
     """A task for each call, whose result is its number; counts the polls that are under way."""
 
     def __init__(self) -> None:
@@ -581,7 +570,7 @@ async def test_clones_of_a_client_share_its_extension_at_the_same_time(tmp_path:
 async def test_a_session_that_is_closed_is_not_kept_alive_by_the_extension(made: Made) -> None:
     shared = extension(MemoryJournal())
     with anyio.fail_after(LIMIT_S):
-        async with at_loopback(SdkServer()) as url:
+        async with at_loopback(CurrentServer()) as url:
             client = made(url, extensions=[shared])
             async with client:
                 await client.call_tool("tool", {})
@@ -593,7 +582,7 @@ async def test_a_session_that_is_closed_is_not_kept_alive_by_the_extension(made:
 
 @pytest.mark.parametrize("kind", [mcp.Client, fastmcp.Client], ids=["mcp", "fastmcp"])
 def test_a_server_in_this_process_needs_a_name_when_its_client_is_made(kind: Any) -> None:
-    server: Any = fastmcp.FastMCP("here") if kind is fastmcp.Client else in_memory(SdkServer())
+    server: Any = fastmcp.FastMCP("here") if kind is fastmcp.Client else in_memory(CurrentServer())
     with pytest.raises(ValueError, match=r"TasksExtension\(endpoint="):
         kind(server, extensions=[TasksExtension(journal=MemoryJournal())])
     kind(server, extensions=[TasksExtension(journal=MemoryJournal(), endpoint="a")])
@@ -620,7 +609,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 
 async def test_a_question_reaches_the_clients_own_callback_and_the_answer_the_server(made: Made) -> None:
-    server, asked = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE]), list[str]()
+    server, asked = CurrentServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE]), list[str]()
     ours = extension(MemoryJournal())
 
     async def sdks(context: Any, params: Any) -> ElicitResult:
@@ -652,7 +641,7 @@ async def test_a_callback_of_the_extension_wins_over_the_clients() -> None:
         asked.append(f"ours, of {context.tool}")
         return ACCEPTED
 
-    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
+    server = CurrentServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
     made = extension(MemoryJournal(), elicitation=ours)
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(in_memory(server), extensions=[made], elicitation_callback=theirs) as client:
@@ -666,7 +655,7 @@ async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_an
     async def elicit(context: Any, params: Any) -> ElicitResult | ErrorData:
         return answers.pop(0)
 
-    server = SdkServer(gets=[asking(k=QUESTION)])
+    server = CurrentServer(gets=[asking(k=QUESTION)])
 
     async def answer(method: str, params: JSONObject) -> JSONObject:
         answered = method == "tasks/get" and server.counts["tasks/update"]
@@ -686,7 +675,7 @@ async def test_status_messages_are_told_to_the_calls_own_progress_callback_and_t
     made: Made,
 ) -> None:
     says = ["one", "one", None, "two"]
-    server = SdkServer(gets=[*(working(statusMessage=words) for words in says), DONE])
+    server = CurrentServer(gets=[*(working(statusMessage=words) for words in says), DONE])
     told, seen = list[tuple[float, float | None, str | None]](), list[str]()
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -716,7 +705,7 @@ async def test_a_call_that_is_cancelled_leaves_its_task_as_on_abandon_says(
         pytest.skip("trio has no cancellation but that of scopes")
     if how == "asyncio.timeout" and sys.version_info < (3, 11):
         pytest.skip("there is none before 3.11")
-    journal, server = MemoryJournal(), SdkServer(gets=[WORKING, NEVER, WORKING, DONE])
+    journal, server = MemoryJournal(), CurrentServer(gets=[WORKING, NEVER, WORKING, DONE])
     ours = extension(journal, on_abandon=on_abandon)
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
@@ -771,7 +760,7 @@ async def stopped(how: str, call: Callable[[], Any], waiting: anyio.Event) -> No
 async def test_a_call_that_takes_longer_than_it_was_given_says_how_to_go_on(
     made: Made, on_abandon: Any
 ) -> None:
-    journal, server = MemoryJournal(), SdkServer(gets=[working(pollIntervalMs=60_000)])
+    journal, server = MemoryJournal(), CurrentServer(gets=[working(pollIntervalMs=60_000)])
     ours = extension(journal, on_abandon=on_abandon)
     option = "read_timeout_seconds" if made is mcp.Client else "timeout"
     with anyio.fail_after(LIMIT_S):
@@ -790,7 +779,7 @@ async def test_the_time_in_which_somebody_is_asked_counts_as_the_extension_was_t
         await anyio.sleep(1.5)
         return ACCEPTED
 
-    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 1600}, DONE])
+    server = CurrentServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 1600}, DONE])
     ours = extension(MemoryJournal(), elicitation=slow, timeout_excludes_questions=excludes)
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(in_memory(server), extensions=[ours]) as client:
@@ -833,15 +822,6 @@ class Instant(Clock):
             await anyio.lowlevel.checkpoint()
 
 
-class SlowlyOpened(MemoryJournal):
-    """Takes a while before it is open."""
-
-    async def open(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        await anyio.lowlevel.checkpoint()
-        await super().open()
-
-
 @pytest.mark.parametrize("natively", [False, True], ids=["by a scope", "natively"])
 async def test_a_call_that_is_stopped_at_any_moment_has_lost_no_task_and_asks_nobody_twice(
     natively: bool, anyio_backend_name: str
@@ -860,7 +840,9 @@ async def test_a_call_that_is_stopped_at_any_moment_has_lost_no_task_and_asks_no
 async def stopped_after(turns: int, natively: bool) -> str:
     """Stop a call after so many turns of the event loop, and have it resumed; says when that was."""
     asked, results = list[str](), list[CallToolResult]()
-    server, journal = SdkServer(gets=[asking(k=QUESTION)]), SlowlyOpened()
+    server, journal = CurrentServer(gets=[asking(k=QUESTION)]), ProbedJournal()
+    for _ in range(2):
+        journal.before("open", anyio.lowlevel.checkpoint)
     done = anyio.Event()
 
     async def answer(method: str, params: JSONObject) -> JSONObject:

@@ -22,8 +22,17 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from mcp_tasks_client.hosts.sdk import introspection
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
-
-from .server import LIMIT_S, NEVER, RESULT, WORKING, Fault, Http, SdkServer, at_loopback, in_memory
+from tests.kit.current_server import (
+    LIMIT_S,
+    NEVER,
+    RESULT,
+    WORKING,
+    CurrentServer,
+    Fault,
+    Http,
+    at_loopback,
+    in_memory,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning")
 
@@ -85,7 +94,7 @@ def test_the_address_of_a_client_is_its_url_or_its_command() -> None:
     assert (by_url.ephemeral, by_command.ephemeral) == (False, True)
     assert by_command.endpoint.startswith("stdio:python?sha256=")
     server = fastmcp.FastMCP("here")
-    for nowhere in (mcp.Client(in_memory(SdkServer())), fastmcp.Client(server), None):
+    for nowhere in (mcp.Client(in_memory(CurrentServer())), fastmcp.Client(server), None):
         assert introspection.address_of(nowhere) is None
 
 
@@ -102,12 +111,12 @@ def test_an_extension_finds_the_client_that_is_being_made_and_later_the_client_f
 
 
 def test_claims_that_a_host_asks_for_itself_are_no_clients() -> None:
-    class Host(mcp.Client):
+    class OtherClient(mcp.Client):
         def claims_for_another(self, extension: Extension) -> None:
             extension.claims()
 
     extension = Extension()
-    Host("http://127.0.0.1:1/mcp").claims_for_another(extension)
+    OtherClient("http://127.0.0.1:1/mcp").claims_for_another(extension)
     assert extension.asked_by == [None]
 
 
@@ -131,7 +140,7 @@ async def test_a_request_declares_more_than_its_session_and_leaves_the_session_a
         def model_dump(self, **_: Any) -> JSONObject:
             return {"method": self.method, "params": self.params}
 
-    server, declared = SdkServer(), list[Any]()
+    server, declared = CurrentServer(), list[Any]()
     params = {"taskId": "t", "_meta": introspection.DeclaringMeta({"a/b": 1}, {"sampling": {}})}
 
     async def elicit(context: Any, params: Any) -> Any:
@@ -165,13 +174,13 @@ async def test_the_extension_is_found_by_the_resolver_of_a_sessions_claims() -> 
             raise AssertionError
 
     extension = WithResolver()
-    async with mcp.Client(in_memory(SdkServer()), extensions=[extension]) as client:
+    async with mcp.Client(in_memory(CurrentServer()), extensions=[extension]) as client:
         assert introspection.extensions_of(client.session) == [extension]
 
 
 @pytest.mark.anyio
 async def test_a_connection_that_is_closed_is_told_from_a_server_that_says_so() -> None:
-    server = SdkServer(gets=[Fault(-32000, "Connection closed")])
+    server = CurrentServer(gets=[Fault(-32000, "Connection closed")])
     request = Request[dict[str, Any], str](method="tasks/get", params={"taskId": "t"})
 
     async def fail(session: ClientSession) -> MCPError:
@@ -207,7 +216,7 @@ MADE_UP: Final[dict[str, JSONObject | Exception]] = {
 @pytest.mark.parametrize("fault", MADE_UP.values(), ids=MADE_UP)
 async def test_an_error_that_the_sdk_made_up_is_known_by_its_words(fault: Any) -> None:
     with anyio.fail_after(LIMIT_S):
-        async with at_loopback(SdkServer(calls=[fault])) as url, mcp.Client(url) as client:
+        async with at_loopback(CurrentServer(calls=[fault])) as url, mcp.Client(url) as client:
             with pytest.raises(MCPError) as caught:
                 await client.session.send_request(raw_call(), ANY, request_read_timeout_seconds=0.25)
     assert introspection.was_made_up(caught.value.code, caught.value.message), caught.value
@@ -227,7 +236,7 @@ def test_an_error_of_a_server_is_not_taken_for_the_sdks(code: int, message: str)
 @pytest.mark.parametrize("changes", [{"_meta": "x", "content": []}, {"requestState": 5}], ids=str)
 async def test_a_reply_that_the_sdk_takes_for_broken_is_still_found_whole(changes: JSONObject) -> None:
     reply = {**WORKING, **changes}
-    async with mcp.Client(in_memory(SdkServer(calls=[reply]))) as client:
+    async with mcp.Client(in_memory(CurrentServer(calls=[reply]))) as client:
         with pytest.raises(ValidationError) as caught:
             await client.session.send_request(raw_call(), ANY)
     assert introspection.result_of_invalid_reply(caught.value) == reply
@@ -263,7 +272,7 @@ async def test_the_progress_callback_of_a_call_is_found_while_its_reply_is_read(
 
     adapter: TypeAdapter[Any] = TypeAdapter(Annotated[Any, BeforeValidator(read)])
     result = {**RESULT, "resultType": "complete"}
-    async with mcp.Client(in_memory(SdkServer(calls=[result]))) as client:
+    async with mcp.Client(in_memory(CurrentServer(calls=[result]))) as client:
         for callback in (progress, None):
             await client.session.send_request(raw_call(), adapter, progress_callback=callback)
     assert found == [progress, None]

@@ -33,8 +33,7 @@ from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.questions.callbacks import InputContext
-
-from .server import (
+from tests.kit.current_server import (
     DONE,
     LIMIT_S,
     NEVER,
@@ -43,10 +42,10 @@ from .server import (
     RESULT,
     TASK_ID,
     WORKING,
+    CurrentServer,
     Fault,
     Http,
     Made,
-    SdkServer,
     asking,
     at_loopback,
     completed,
@@ -129,7 +128,7 @@ def test_a_server_is_named_by_its_url_its_command_or_its_host(made: Made) -> Non
     assert over(made(URL), endpoint="mine").scope == Scope("mine", "")
     assert not over(made(URL)).session.ephemeral
     assert over(mcp.Client(StdioServerParameters(command="server"))).session.ephemeral
-    for nowhere in (mcp.Client(in_memory(SdkServer())), ClientSession.__new__(ClientSession)):
+    for nowhere in (mcp.Client(in_memory(CurrentServer())), ClientSession.__new__(ClientSession)):
         with pytest.raises(ValueError, match=r"TasksClient\(client, endpoint="):
             over(nowhere)
 
@@ -148,7 +147,7 @@ async def test_a_given_callback_wins_over_the_extensions_and_that_over_the_clien
     by: list[str] = []
     for extension, given in ((bare, None), (theirs, None), (theirs, answering("given"))):
         client = mcp.Client(
-            in_memory(SdkServer()), extensions=[extension], elicitation_callback=answering("client")
+            in_memory(CurrentServer()), extensions=[extension], elicitation_callback=answering("client")
         )
         async with client:
             inputs = of(client, elicitation=given).inputs
@@ -167,7 +166,7 @@ REFUSED_BY_THE_SDK: Final[dict[str, JSONObject]] = {
 
 @pytest.mark.parametrize("changes", REFUSED_BY_THE_SDK.values(), ids=REFUSED_BY_THE_SDK)
 async def test_not_even_what_the_sdk_refuses_costs_the_task(changes: JSONObject) -> None:
-    server = SdkServer(calls=[{**WORKING, **changes}])
+    server = CurrentServer(calls=[{**WORKING, **changes}])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server) as client, TasksClient(client) as tasks:
             result = await tasks.call_tool("tool")
@@ -179,7 +178,7 @@ async def test_we_check_a_result_and_the_sdk_does_not(monkeypatch: pytest.Monkey
         raise AssertionError("the SDK has checked it")
 
     monkeypatch.setattr(ClientSession, "validate_tool_result", validate)
-    server = SdkServer(gets=[DONE, completed(result={**RESULT, "structuredContent": {"m": 1}})])
+    server = CurrentServer(gets=[DONE, completed(result={**RESULT, "structuredContent": {"m": 1}})])
     with anyio.fail_after(LIMIT_S):
         async with client_in_memory(server) as client, TasksClient(client) as tasks:
             assert (await tasks.call_tool("tool")).structured_content == {"n": 1}
@@ -188,7 +187,7 @@ async def test_we_check_a_result_and_the_sdk_does_not(monkeypatch: pytest.Monkey
 
 
 async def test_a_reply_that_says_nothing_of_a_keyed_call_leaves_its_outcome_unknown(made: Made) -> None:
-    server = SdkServer(calls=[Http("503 Service Unavailable"), WORKING])
+    server = CurrentServer(calls=[Http("503 Service Unavailable"), WORKING])
     ours = TasksExtension(journal=MemoryJournal(), poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with (
@@ -210,7 +209,7 @@ async def test_a_reply_that_says_nothing_of_a_keyed_call_leaves_its_outcome_unkn
 )
 async def test_an_error_that_the_server_answers_a_call_with_is_kept_as_it_is(fault: Fault) -> None:
     with anyio.fail_after(LIMIT_S):
-        async with client_in_memory(SdkServer(calls=[fault])) as client, TasksClient(client) as tasks:
+        async with client_in_memory(CurrentServer(calls=[fault])) as client, TasksClient(client) as tasks:
             for key in (None, "k"):
                 with pytest.raises(TaskFailedError) as caught:
                     await tasks.call_tool("tool", idempotency_key=key)
@@ -225,7 +224,7 @@ async def test_questions_go_to_the_clients_own_callback_also_over_a_bare_session
         asked.append(params.message)
         return ElicitResult(action="accept", content={})
 
-    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
+    server = CurrentServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 300}, DONE])
     ours = TasksExtension(journal=MemoryJournal(), endpoint="a-server", poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with (
@@ -249,7 +248,7 @@ async def test_questions_go_to_the_clients_own_callback_also_over_a_bare_session
 
 
 async def test_a_client_that_closes_under_a_tasks_client_parks_what_is_under_way() -> None:
-    server = SdkServer(gets=[WORKING, NEVER])
+    server = CurrentServer(gets=[WORKING, NEVER])
     host = client_in_memory(server)
     with anyio.fail_after(LIMIT_S):
         async with TasksClient(host) as tasks:
@@ -262,7 +261,7 @@ async def test_a_client_that_closes_under_a_tasks_client_parks_what_is_under_way
 
 
 async def test_a_client_may_be_connected_after_the_tasks_client_is_opened() -> None:
-    host = client_in_memory(SdkServer())
+    host = client_in_memory(CurrentServer())
     with anyio.fail_after(LIMIT_S):
         async with TasksClient(host) as tasks:
             with pytest.raises(ConnectionLostError, match="not connected"):
@@ -311,7 +310,7 @@ async def test_a_client_that_a_framework_has_made_without_the_extension_has_dura
         return ElicitResult(action="accept", content={})
 
     asks = {**asking(k=QUESTION), "pollIntervalMs": 300}
-    server = SdkServer(calls=[WORKING, {**RESULT, "resultType": "complete"}], gets=[asks, DONE])
+    server = CurrentServer(calls=[WORKING, {**RESULT, "resultType": "complete"}], gets=[asks, DONE])
     options: Any = {"journal": MemoryJournal(), "endpoint": "a-server", "poll": QUICK}
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url) as client:
@@ -332,7 +331,7 @@ async def test_ours_takes_the_place_of_fastmcps_own_extension(monkeypatch: pytes
     from fastmcp_tasks.client import _build_tasks_client_extension as own
 
     monkeypatch.setattr("fastmcp.client.extension_hooks._internal_client_extension_factories", [own])
-    server, journal, seen = SdkServer(gets=[DONE]), MemoryJournal(), list[str]()
+    server, journal, seen = CurrentServer(gets=[DONE]), MemoryJournal(), list[str]()
     ours = TasksExtension(journal=journal, poll=QUICK, on_update=lambda task: seen.append(task.status))
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url:

@@ -23,17 +23,16 @@ from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.questions.callbacks import Callbacks, InputContext
 from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
-
-from .server import (
+from tests.kit.current_server import (
     DONE,
     LIMIT_S,
     NEVER,
     QUESTION,
     TASK_ID,
     WORKING,
+    CurrentServer,
     Fault,
     Http,
-    SdkServer,
     at_loopback,
     in_memory,
 )
@@ -87,7 +86,7 @@ ODD: Final[dict[str, JSONObject]] = {
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
 async def test_not_even_a_reply_that_the_sdk_takes_for_broken_costs_a_task(changes: JSONObject) -> None:
     reply = {name: value for name, value in {**WORKING, **changes}.items() if value is not ...}
-    async with session_at(in_memory(SdkServer(calls=[reply]))) as session:
+    async with session_at(in_memory(CurrentServer(calls=[reply]))) as session:
         created = await session.call(CALL, nothing)
     assert isinstance(created, Created)
     assert created.task.task_id == TASK_ID
@@ -95,7 +94,7 @@ async def test_not_even_a_reply_that_the_sdk_takes_for_broken_costs_a_task(chang
 
 @pytest.mark.parametrize("task_id", [None, 7, ""])
 async def test_a_task_without_an_id_is_a_breach_of_the_protocol(task_id: object) -> None:
-    async with session_at(in_memory(SdkServer(calls=[{**WORKING, "taskId": task_id}]))) as session:
+    async with session_at(in_memory(CurrentServer(calls=[{**WORKING, "taskId": task_id}]))) as session:
         with pytest.raises(RemoteProtocolError, match="taskId"):
             await session.call(CALL, nothing)
 
@@ -128,7 +127,7 @@ LOSSES: Final[dict[str, JSONObject | Exception]] = {
 async def test_a_reply_that_says_nothing_of_the_request_may_come_later_and_settles_no_call(
     fault: Any,
 ) -> None:
-    server = SdkServer(calls=[fault], gets=[fault])
+    server = CurrentServer(calls=[fault], gets=[fault])
     async with (
         at_loopback(server) as url,
         session_at(url, limits=Limits(task_timeout_s=0.25), read_timeout_seconds=0.25) as session,
@@ -153,7 +152,7 @@ REFUSALS: Final = {
 @pytest.mark.parametrize("at_port", [True, False], ids=["http", "in memory"])
 @pytest.mark.parametrize("fault", REFUSALS, ids=str)
 async def test_an_error_that_the_server_answers_is_kept_as_it_is(fault: Fault, at_port: bool) -> None:
-    server = SdkServer(calls=[fault], gets=[fault])
+    server = CurrentServer(calls=[fault], gets=[fault])
     said = None if fault.message == "Connection closed" else (fault.code, fault.message, fault.data)
     async with at_loopback(server) as url, session_at(url if at_port else in_memory(server)) as session:
         for request in (session.get(REF), session.call(CALL, nothing)):
@@ -168,7 +167,7 @@ async def test_an_error_that_the_server_answers_is_kept_as_it_is(fault: Fault, a
 
 
 async def test_a_connection_that_is_closed_is_found_by_the_next_request_and_by_those_under_way() -> None:
-    server = SdkServer(gets=[NEVER])
+    server = CurrentServer(gets=[NEVER])
     errors: list[SessionError] = []
 
     async def request(send: Callable[[], Awaitable[object]]) -> None:
@@ -193,7 +192,7 @@ async def test_a_connection_that_is_closed_is_found_by_the_next_request_and_by_t
 
 
 async def test_without_a_connection_nothing_is_sent_and_another_one_serves_as_well() -> None:
-    server = SdkServer(gets=[DONE])
+    server = CurrentServer(gets=[DONE])
     client = mcp.Client(in_memory(server), extensions=[advertise(EXTENSION_ID)])
     session = SdkSession(lambda: client.session, endpoint=ENDPOINT)
     with pytest.raises(ConnectionLostError, match="not connected") as caught:
@@ -206,7 +205,7 @@ async def test_without_a_connection_nothing_is_sent_and_another_one_serves_as_we
 
 async def test_over_another_connection_the_tools_are_listed_again() -> None:
     """The SDK forgets with each connection which arguments travel as headers."""
-    server, clients = SdkServer(), list[mcp.Client]()
+    server, clients = CurrentServer(), list[mcp.Client]()
     session = SdkSession(lambda: clients[-1].session, endpoint=ENDPOINT)
     with anyio.fail_after(LIMIT_S):
         for _ in range(2):
@@ -238,7 +237,7 @@ async def test_a_call_whose_tools_cannot_be_listed_was_surely_not_executed() -> 
             raise Fault(-32603, "Boom")
         return await server(method, params)
 
-    server = SdkServer()
+    server = CurrentServer()
     async with session_at(in_memory(answer)) as session:
         with pytest.raises(SessionError) as caught:
             await session.call(CALL, nothing)
@@ -248,7 +247,7 @@ async def test_a_call_whose_tools_cannot_be_listed_was_surely_not_executed() -> 
 
 async def test_arguments_that_belong_into_headers_go_there_too() -> None:
     region = {"type": "string", "x-mcp-header": "Region"}
-    server = SdkServer(
+    server = CurrentServer(
         tool={"name": "tool", "inputSchema": {"type": "object", "properties": {"region": region}}}
     )
     async with at_loopback(server, heads := list[str]()) as url, session_at(url) as session:
@@ -279,7 +278,7 @@ async def test_a_question_goes_to_the_hosts_own_callback_unless_another_one_is_g
     context = InputContext(tool="tool", key="k", task=None)
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(
-            in_memory(SdkServer()), elicitation_callback=theirs, list_roots_callback=no_roots
+            in_memory(CurrentServer()), elicitation_callback=theirs, list_roots_callback=no_roots
         ) as client:
             inputs = host_callbacks(lambda: client.session, Callbacks())
             assert await inputs.answer(context, QUESTION) == {"action": "accept", "content": {}}

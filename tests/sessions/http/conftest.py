@@ -6,15 +6,15 @@ import pytest
 
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
-from .scripted import CLIENT_INFO, ScriptedServer
+from .scripted import CLIENT_INFO, HttpAnswers
 
 
 @pytest.fixture
-def server() -> ScriptedServer:
-    return ScriptedServer()
+def server() -> HttpAnswers:
+    return HttpAnswers()
 
 
 @pytest.fixture
-def session(server: ScriptedServer) -> HttpSession:
+def session(server: HttpAnswers) -> HttpSession:
     """Made outside of any event loop, as hosts do at import time."""
     return server.session(client_info=CLIENT_INFO)

@@ -80,7 +80,7 @@ class RawResponse(httpx.Response):
         )
 
 
-class ScriptedServer:
+class HttpAnswers:
     """Answers by method and keeps what it was sent. Several answers are given in turn, the last for ever."""
 
     def __init__(self) -> None:

@@ -118,7 +118,7 @@ SSE = head(None, kind="text/event-stream")
 END = chunk(b"")
 
 
-class Server:
+class SocketServer:
     """Runs ``script`` for each connection, with the number of the connection."""
 
     def __init__(self, script: Callable[[Connection, int], Awaitable[None]]) -> None:
@@ -135,8 +135,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(script: Callable[[Connection, int], Awaitable[None]]) -> AsyncIterator[Server]:
-    server = Server(script)
+async def serving(script: Callable[[Connection, int], Awaitable[None]]) -> AsyncIterator[SocketServer]:
+    server = SocketServer(script)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         server.url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
         with anyio.fail_after(10):
@@ -147,7 +147,7 @@ async def serving(script: Callable[[Connection, int], Awaitable[None]]) -> Async
 
 
 @asynccontextmanager
-async def connected(server: Server, **options: Any) -> AsyncIterator[HttpSession]:
+async def connected(server: SocketServer, **options: Any) -> AsyncIterator[HttpSession]:
     limits = {each.name: options.pop(each.name) for each in fields(Limits) if each.name in options}
     session = HttpSession(server.url, limits=Limits(**limits), **options)
     try:

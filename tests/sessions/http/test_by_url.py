@@ -26,7 +26,7 @@ from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ..._observed import Observed
-from .scripted import REF, TASK, ScriptedServer, Turnstile, error, fail_to_get, http, result
+from .scripted import REF, TASK, HttpAnswers, Turnstile, error, fail_to_get, http, result
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +96,7 @@ def discovering(session: HttpSession, maker: Maker) -> DiscoveringSession:
 
 
 async def test_a_server_that_speaks_2026_07_28_is_asked_once_and_no_other_session_is_made(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+    server: HttpAnswers, discovering: DiscoveringSession, maker: Maker
 ) -> None:
     await discovering.get(REF)
     await discovering.cancel(REF)
@@ -115,7 +115,7 @@ async def test_a_server_that_speaks_2026_07_28_is_asked_once_and_no_other_sessio
 
 
 async def test_every_member_is_that_of_the_other_session_once_the_server_speaks_another_version(
-    server: ScriptedServer, session: HttpSession, discovering: DiscoveringSession, maker: Maker
+    server: HttpAnswers, session: HttpSession, discovering: DiscoveringSession, maker: Maker
 ) -> None:
     server.answers("server/discover", error(-32601, 404))
     assert (await discovering.get(REF)).session_data == "memo"
@@ -132,7 +132,7 @@ async def test_every_member_is_that_of_the_other_session_once_the_server_speaks_
 
 
 async def test_requests_that_begin_together_share_one_decision(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+    server: HttpAnswers, discovering: DiscoveringSession, maker: Maker
 ) -> None:
     gate = Turnstile(error(-32601, 404))
     server.answers("server/discover", gate)
@@ -148,7 +148,7 @@ async def test_requests_that_begin_together_share_one_decision(
 
 
 async def test_requests_that_are_refused_together_try_the_other_version_once(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker, monkeypatch: pytest.MonkeyPatch
+    server: HttpAnswers, discovering: DiscoveringSession, maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(other: Other, name: str, **options: object) -> None:
         other.asked.append("tool")
@@ -174,7 +174,7 @@ async def test_requests_that_are_refused_together_try_the_other_version_once(
 
 
 async def test_a_server_that_cannot_be_asked_decides_nothing(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+    server: HttpAnswers, discovering: DiscoveringSession, maker: Maker
 ) -> None:
     async def before_send() -> None:
         raise AssertionError("nothing may be sent")
@@ -190,7 +190,7 @@ async def test_a_server_that_cannot_be_asked_decides_nothing(
 
 @pytest.mark.parametrize("speaks_other", [False, True])
 async def test_run_waits_for_the_first_request_and_runs_the_session_that_stands(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker, speaks_other: bool
+    server: HttpAnswers, discovering: DiscoveringSession, maker: Maker, speaks_other: bool
 ) -> None:
     if speaks_other:
         server.answers("server/discover", error(-32601, 404))

@@ -21,7 +21,7 @@ from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ..._requirements import requirement
-from .scripted import REF, TASK, TASK_ID, URL, Answer, ScriptedServer, fail_to_get, http, result, send_call
+from .scripted import REF, TASK, TASK_ID, URL, Answer, HttpAnswers, fail_to_get, http, result, send_call
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-async def test_a_given_client_is_used_with_all_it_brings_and_never_closed(server: ScriptedServer) -> None:
+async def test_a_given_client_is_used_with_all_it_brings_and_never_closed(server: HttpAnswers) -> None:
     async with server.client(
         headers={"X-Own": "1", "Accept": "*/*"}, auth=("u", "p"), params={"key": "k"}
     ) as client:
@@ -44,7 +44,7 @@ async def test_a_given_client_is_used_with_all_it_brings_and_never_closed(server
     assert server.last.url.params["key"] == "k"
 
 
-async def test_auth_of_the_session_comes_before_that_of_the_client(server: ScriptedServer) -> None:
+async def test_auth_of_the_session_comes_before_that_of_the_client(server: HttpAnswers) -> None:
     async with server.client(auth=("u", "p")) as client:
         await server.session(http_client=client, auth=("x", "y")).get(REF)
     assert server.last.headers["authorization"] == basic("x", "y")
@@ -52,7 +52,7 @@ async def test_auth_of_the_session_comes_before_that_of_the_client(server: Scrip
 
 @pytest.mark.parametrize("client_auth", [None, ("u", "p")])
 async def test_a_password_in_the_url_becomes_basic_auth_unless_there_is_other(
-    server: ScriptedServer, client_auth: tuple[str, str] | None, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, client_auth: tuple[str, str] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with server.client(auth=client_auth) as client:
@@ -62,7 +62,7 @@ async def test_a_password_in_the_url_becomes_basic_auth_unless_there_is_other(
     assert "cret" not in caplog.text.replace(expected, "")
 
 
-async def test_an_auth_flow_may_answer_a_challenge(server: ScriptedServer) -> None:
+async def test_an_auth_flow_may_answer_a_challenge(server: HttpAnswers) -> None:
     class Renewing(httpx.Auth):
         def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
             response = yield request
@@ -75,7 +75,7 @@ async def test_an_auth_flow_may_answer_a_challenge(server: ScriptedServer) -> No
     assert server.last.headers["authorization"] == "Bearer new"
 
 
-async def test_nothing_is_sent_after_closing_which_may_be_repeated(server: ScriptedServer) -> None:
+async def test_nothing_is_sent_after_closing_which_may_be_repeated(server: HttpAnswers) -> None:
     await HttpSession(URL).aclose()
     session = server.session()
     await session.get(REF)
@@ -89,7 +89,7 @@ async def test_nothing_is_sent_after_closing_which_may_be_repeated(server: Scrip
     assert len(server.requests) == 1
 
 
-async def test_a_client_that_its_owner_closed_is_told_of(server: ScriptedServer) -> None:
+async def test_a_client_that_its_owner_closed_is_told_of(server: HttpAnswers) -> None:
     client = server.client()
     await client.aclose()
     refused = await fail_to_get(server.session(http_client=client))
@@ -97,7 +97,7 @@ async def test_a_client_that_its_owner_closed_is_told_of(server: ScriptedServer)
     assert "http_client is closed" in str(refused)
 
 
-async def test_only_tools_call_may_be_silent_for_long(server: ScriptedServer) -> None:
+async def test_only_tools_call_may_be_silent_for_long(server: HttpAnswers) -> None:
     session = server.session(limits=Limits(task_timeout_s=7.0, call_read_timeout_s=70.0))
     await send_call(session)
     await session.get(REF)
@@ -110,7 +110,7 @@ async def test_only_tools_call_may_be_silent_for_long(server: ScriptedServer) ->
     ]
 
 
-async def test_timeouts_that_a_client_was_given_count(server: ScriptedServer) -> None:
+async def test_timeouts_that_a_client_was_given_count(server: HttpAnswers) -> None:
     async with server.client(timeout=httpx.Timeout(6.0, read=None)) as client:
         session = server.session(http_client=client)
         await send_call(session)
@@ -128,7 +128,7 @@ def redirect(status: int, location: str | None) -> Answer:
     "location", ["/other/?a=b", "https://server.example/other/?a=b", "//server.example:443/other/?a=b"]
 )
 async def test_a_redirect_within_the_origin_is_followed_with_all_that_was_sent(
-    server: ScriptedServer, status: int, location: str
+    server: HttpAnswers, status: int, location: str
 ) -> None:
     server.answers("tasks/get", redirect(status, location), result(TASK))
     await server.session(auth=("u", "p")).get(REF)
@@ -142,7 +142,7 @@ async def test_a_redirect_within_the_origin_is_followed_with_all_that_was_sent(
 
 @pytest.mark.parametrize("auth", [None, ("u", "p")])
 async def test_credentials_in_a_location_are_not_taken_over(
-    server: ScriptedServer, auth: tuple[str, str] | None
+    server: HttpAnswers, auth: tuple[str, str] | None
 ) -> None:
     server.answers("tasks/get", redirect(307, "https://eve:x@server.example/other"), result(TASK))
     await server.session(auth=auth).get(REF)
@@ -150,7 +150,7 @@ async def test_credentials_in_a_location_are_not_taken_over(
     assert server.last.url == "https://server.example/other"
 
 
-async def test_redirects_have_an_end(server: ScriptedServer, session: HttpSession) -> None:
+async def test_redirects_have_an_end(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tasks/get", *[redirect(307, f"/{i}") for i in range(5)], result(TASK))
     assert (await session.get(REF)).task.task_id == TASK_ID
     server.answers("tasks/get", redirect(307, "/mcp"))
@@ -173,7 +173,7 @@ async def test_redirects_have_an_end(server: ScriptedServer, session: HttpSessio
     ],
 )
 @pytest.mark.parametrize("follow", [False, True])
-async def test_nothing_is_sent_to_another_origin(server: ScriptedServer, location: str, follow: bool) -> None:
+async def test_nothing_is_sent_to_another_origin(server: HttpAnswers, location: str, follow: bool) -> None:
     server.answers("tasks/get", redirect(308, location))
     async with server.client(follow_redirects=follow) as client:
         refused = await fail_to_get(server.session(http_client=client, auth=("u", "p")))
@@ -200,7 +200,7 @@ async def test_nothing_is_sent_to_another_origin(server: ScriptedServer, locatio
     ],
 )
 async def test_no_other_redirect_is_followed(
-    server: ScriptedServer, session: HttpSession, status: int, location: str | None
+    server: HttpAnswers, session: HttpSession, status: int, location: str | None
 ) -> None:
     server.answers("tasks/get", redirect(status, location))
     refused = await fail_to_get(session)
@@ -213,7 +213,7 @@ async def test_no_other_redirect_is_followed(
     "location", ["http://xn--zzzzzz99999/", "::", "\x7f", "javascript:alert(1)", "x" * 70_000]
 )
 async def test_a_location_that_is_no_url_is_an_error_of_ours(
-    server: ScriptedServer, session: HttpSession, location: str
+    server: HttpAnswers, session: HttpSession, location: str
 ) -> None:
     server.answers("tasks/get", redirect(307, location))
     assert isinstance(await fail_to_get(session), RemoteProtocolError | ConnectionLostError)
@@ -307,15 +307,13 @@ class Failing(httpx.Auth):
 @pytest.mark.parametrize(
     "raised", [KeyError("token"), OSError("keyring"), UnicodeEncodeError("a", "", 0, 1, "x")]
 )
-async def test_an_auth_flow_of_the_callers_fails_as_it_likes(
-    server: ScriptedServer, raised: Exception
-) -> None:
+async def test_an_auth_flow_of_the_callers_fails_as_it_likes(server: HttpAnswers, raised: Exception) -> None:
     with pytest.raises(type(raised)) as caught:
         await server.session(auth=Failing(raised)).get(REF)
     assert caught.value is raised
 
 
-async def test_an_httpx_error_in_an_auth_flow_is_mapped(server: ScriptedServer) -> None:
+async def test_an_httpx_error_in_an_auth_flow_is_mapped(server: HttpAnswers) -> None:
     lost = await fail_to_get(server.session(auth=Failing(httpx.ConnectError("token endpoint"))))
     assert type(lost) is ConnectionLostError
     response = httpx.Response(503, request=httpx.Request("POST", "https://login.example?secret=1"))

@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.sessions.http import transport_aiohttp, transport_httpx
 from mcp_tasks_client.sessions.http.transport import JUST_USED_S
 from mcp_tasks_client.testing import ScriptedServer, complete, reply, text_result, work
-from tests.sessions.v2025.wire import Wire, refusal
+from tests.kit.older_server import OlderServer, as_app, refusal
 from tests.testing.asking import serve_app
 
 from ..._requirements import requirement
@@ -42,30 +41,6 @@ class Noted:
         await self._app(scope, noting, send)
 
 
-def app_of(wire: Wire) -> Any:
-    """An ASGI application that answers as a 2025-11-25 server does."""
-
-    async def serve(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            while True:
-                await send({"type": f"{(await receive())['type']}.complete"})
-        body = b""
-        while (message := await receive()).get("more_body"):
-            body += message["body"]
-        request = httpx.Request(
-            scope["method"],
-            "http://server.test/mcp",
-            headers=scope["headers"],
-            content=body + message["body"],
-        )
-        response = await wire(request)
-        headers = [(b"content-length", b"%d" % len(response.content)), *response.headers.raw]
-        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-        await send({"type": "http.response.body", "body": response.content})
-
-    return serve
-
-
 @requirement("law:2")
 @also_over_httpx2
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
@@ -73,9 +48,9 @@ async def test_a_call_goes_over_no_connection_that_the_server_may_just_drop(vers
     """Whether a request still arrives on one is chance, and what became of a call would not be known."""
     server = ScriptedServer()
     server.tool("plain", [reply(text_result("plain"))])
-    wire = Wire()
+    wire = OlderServer()
     wire.replies["server/discover"] = lambda _: refusal(-32601, "Method not found", 404)
-    noted = Noted(server.app if version == "2026-07-28" else app_of(wire))
+    noted = Noted(server.app if version == "2026-07-28" else as_app(wire))
     with serve_app(noted) as url, anyio.fail_after(30):
         async with TasksClient(url, journal=MemoryJournal()) as client:
             await client.call_tool("plain", idempotency_key="a")

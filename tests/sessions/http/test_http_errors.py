@@ -27,7 +27,7 @@ from .scripted import (
     REF,
     TASK,
     TASK_ID,
-    ScriptedServer,
+    HttpAnswers,
     error,
     events,
     fail_to_get,
@@ -68,7 +68,7 @@ def anyio_backend() -> str:
     ],
 )
 async def test_a_status_counts_where_there_is_no_reply(
-    server: ScriptedServer, status: int, kind: type[SessionError], retryable: bool, not_executed: bool
+    server: HttpAnswers, status: int, kind: type[SessionError], retryable: bool, not_executed: bool
 ) -> None:
     no_replies = [b"", b"<html>", b'{"error": {"code": -32602, "message": "?"}}', b"x" * 5000, b"{", b"[]"]
     session = server.session(limits=Limits(max_response_bytes=4000))
@@ -94,7 +94,7 @@ async def test_a_status_counts_where_there_is_no_reply(
     ],
 )
 async def test_a_call_that_may_have_run_is_never_said_to_be_harmless(
-    server: ScriptedServer, session: HttpSession, status: int, body: str
+    server: HttpAnswers, session: HttpSession, status: int, body: str
 ) -> None:
     server.answers("tools/call", lambda r: httpx.Response(status, content=body.replace("ID", str(rpc_id(r)))))
     with pytest.raises(SessionError, match="The tool may still be running") as caught:
@@ -106,7 +106,7 @@ async def test_a_call_that_may_have_run_is_never_said_to_be_harmless(
 
 
 async def test_a_reply_to_a_call_that_cannot_be_read_leaves_open_what_became_of_it(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tools/call", http(200, "<html>"))
     with pytest.raises(RemoteProtocolError, match="The tool may still be running"):
@@ -115,7 +115,7 @@ async def test_a_reply_to_a_call_that_cannot_be_read_leaves_open_what_became_of_
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_refused_credential_is_that_whatever_the_body(
-    server: ScriptedServer, session: HttpSession, status: int
+    server: HttpAnswers, session: HttpSession, status: int
 ) -> None:
     server.answers("tasks/get", error(-32603, status), result(TASK, status))
     assert type(await fail_to_get(session)) is CredentialRefusedError
@@ -124,7 +124,7 @@ async def test_a_refused_credential_is_that_whatever_the_body(
 
 @pytest.mark.parametrize("stream", ["", "data: {\n\n"])
 async def test_a_status_counts_where_an_event_stream_holds_no_reply(
-    server: ScriptedServer, session: HttpSession, stream: str
+    server: HttpAnswers, session: HttpSession, stream: str
 ) -> None:
     server.answers("tasks/get", events(stream, status=429))
     failed = await fail_to_get(session)
@@ -149,7 +149,7 @@ async def test_a_status_counts_where_an_event_stream_holds_no_reply(
     ],
 )
 async def test_a_json_rpc_error_keeps_all_the_server_said(
-    server: ScriptedServer,
+    server: HttpAnswers,
     session: HttpSession,
     code: object,
     kind: type[SessionError],
@@ -170,7 +170,7 @@ async def test_a_json_rpc_error_keeps_all_the_server_said(
 @pytest.mark.parametrize("head", ['"id":null,', ""])
 @pytest.mark.parametrize("as_events", [False, True])
 async def test_an_error_may_come_without_our_id(
-    server: ScriptedServer, session: HttpSession, head: str, as_events: bool
+    server: HttpAnswers, session: HttpSession, head: str, as_events: bool
 ) -> None:
     body = '{"jsonrpc":"2.0",' + head + '"error":{"code":-32602,"message":"unknown"}}'
     server.answers("tasks/get", events(f"data: {body}\n\n") if as_events else http(400, body))
@@ -181,7 +181,7 @@ async def test_an_error_may_come_without_our_id(
 @pytest.mark.parametrize("status", [408, 500, 503])
 @pytest.mark.parametrize("code", [-32600, -32603])
 async def test_an_error_of_the_servers_that_names_no_request_says_nothing_of_what_became_of_ours(
-    server: ScriptedServer, session: HttpSession, status: int, code: int
+    server: HttpAnswers, session: HttpSession, status: int, code: int
 ) -> None:
     said = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "Internal server error"}}
     server.answers("tools/call", http(status, json.dumps(said)))
@@ -194,9 +194,7 @@ async def test_an_error_of_the_servers_that_names_no_request_says_nothing_of_wha
     assert (await fail_to_get(session)).code == code, "what can be asked again does no harm"
 
 
-async def test_an_error_beside_an_empty_result_is_an_error(
-    server: ScriptedServer, session: HttpSession
-) -> None:
+async def test_an_error_beside_an_empty_result_is_an_error(server: HttpAnswers, session: HttpSession) -> None:
     body = '{"jsonrpc":"2.0","id":%d,"result":null,"error":{"code":-32602,"message":"unknown"}}'
     server.answers("tasks/get", lambda r: httpx.Response(200, content=body % rpc_id(r)))
     assert (await fail_to_get(session)).code == -32602
@@ -207,7 +205,7 @@ async def test_an_error_beside_an_empty_result_is_an_error(
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 @pytest.mark.parametrize("code", [-32000, -32600, -32601, -32602, -32003, -32020, -32022])
 async def test_a_limited_request_may_be_repeated_whatever_its_code(
-    server: ScriptedServer, session: HttpSession, status: int, code: int
+    server: HttpAnswers, session: HttpSession, status: int, code: int
 ) -> None:
     server.answers("tasks/get", error(code, status, **{"retry-after": "12"}))
     failed = await fail_to_get(session)
@@ -218,7 +216,7 @@ async def test_a_limited_request_may_be_repeated_whatever_its_code(
 
 
 async def test_an_id_that_the_server_quotes_as_a_header_is_shortened(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     task_id = "tâche-0123456789-0123456789"
     quoted = f"=?base64?{base64.b64encode(task_id.encode()).decode()}?="
@@ -228,7 +226,7 @@ async def test_an_id_that_the_server_quotes_as_a_header_is_shortened(
 
 
 async def test_a_long_text_of_the_servers_is_cut_in_the_message_alone(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tasks/get", error(-32603, 200, "x" * 9999))
     failed = await fail_to_get(session)
@@ -237,7 +235,7 @@ async def test_a_long_text_of_the_servers_is_cut_in_the_message_alone(
 
 
 async def test_words_of_the_servers_are_escaped_in_the_message_alone(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     said = "\x1b[2Jgone\nTraceback: \u202e"
     server.answers("tasks/get", error(-32603, 200, said))

@@ -21,7 +21,7 @@ from .scripted import (
     TASK,
     TASK_ID,
     URL,
-    ScriptedServer,
+    HttpAnswers,
     events,
     result,
     rpc_id,
@@ -162,7 +162,7 @@ async def later_round(session: HttpSession) -> None:
     ],
 )
 async def test_a_request_is_exactly_what_the_protocol_says(
-    server: ScriptedServer,
+    server: HttpAnswers,
     session: HttpSession,
     send: Callable[[HttpSession], Awaitable[None]],
     method: str,
@@ -177,9 +177,7 @@ async def test_a_request_is_exactly_what_the_protocol_says(
     assert {k: server.last.headers.get_list(k) for k in expected} == {k: [v] for k, v in expected.items()}
 
 
-async def test_requests_that_name_nothing_have_no_mcp_name(
-    server: ScriptedServer, session: HttpSession
-) -> None:
+async def test_requests_that_name_nothing_have_no_mcp_name(server: HttpAnswers, session: HttpSession) -> None:
     await session.tool("deploy")
     assert server.methods == ["server/discover", "tools/list"]
     assert [json.loads(r.content)["params"] for r in server.requests] == [{"_meta": META}] * 2
@@ -187,7 +185,7 @@ async def test_requests_that_name_nothing_have_no_mcp_name(
     assert [r.headers["mcp-method"] for r in server.requests] == server.methods
 
 
-async def test_every_request_has_an_id_of_its_own(server: ScriptedServer, session: HttpSession) -> None:
+async def test_every_request_has_an_id_of_its_own(server: HttpAnswers, session: HttpSession) -> None:
     await send_call(session)
     await session.get(REF)
     await session.get(REF)
@@ -195,7 +193,7 @@ async def test_every_request_has_an_id_of_its_own(server: ScriptedServer, sessio
     assert len(set(ids)) == len(ids) == 5
 
 
-async def test_capabilities_and_client_are_declared_with_each_request(server: ScriptedServer) -> None:
+async def test_capabilities_and_client_are_declared_with_each_request(server: HttpAnswers) -> None:
     session = server.session(capabilities={"sampling": {}, "extensions": {"x/y": {"z": 1}}})
     await session.get(REF)
     meta = server.sent["params"]["_meta"]
@@ -222,7 +220,7 @@ async def test_capabilities_and_client_are_declared_with_each_request(server: Sc
     ],
 )
 async def test_any_task_id_arrives_byte_for_byte(
-    server: ScriptedServer, session: HttpSession, task_id: str
+    server: HttpAnswers, session: HttpSession, task_id: str
 ) -> None:
     await session.get(TaskRef(task_id))
     header = server.last.headers["mcp-name"]
@@ -235,7 +233,7 @@ async def test_any_task_id_arrives_byte_for_byte(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"x", {(1,): 2}])
 async def test_arguments_that_are_not_json_are_refused_before_anything_is_sent(
-    server: ScriptedServer, session: HttpSession, value: object
+    server: HttpAnswers, session: HttpSession, value: object
 ) -> None:
     with pytest.raises((ValueError, TypeError), match="params of tools/call must be plain JSON"):
         await send_call(session, ToolCall(name="deploy", arguments={"a": value}))
@@ -245,7 +243,7 @@ async def test_arguments_that_are_not_json_are_refused_before_anything_is_sent(
 
 
 async def test_arguments_without_end_are_refused_before_anything_is_sent(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     deep: list[Any] = []
     for _ in range(100_000):
@@ -260,19 +258,19 @@ async def test_arguments_without_end_are_refused_before_anything_is_sent(
 
 
 async def test_a_tool_name_without_utf_8_form_is_the_callers_mistake(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     with pytest.raises(ValueError, match="UTF-8"):
         await send_call(session, ToolCall(name="\ud800"))
     assert server.requests == []
 
 
-async def test_a_lone_surrogate_in_an_argument_is_sent(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_lone_surrogate_in_an_argument_is_sent(server: HttpAnswers, session: HttpSession) -> None:
     await send_call(session, ToolCall(name="deploy", arguments={"a": "\ud800"}))
     assert server.sent["params"]["arguments"] == {"a": "\ud800"}
 
 
-async def test_headers_are_added_but_never_replace_the_protocols(server: ScriptedServer) -> None:
+async def test_headers_are_added_but_never_replace_the_protocols(server: HttpAnswers) -> None:
     session = server.session(
         headers={"X-Tenant": "t", "mcp-METHOD": "other", "Accept": "*/*", "accept-encoding": "br"}
     )
@@ -284,20 +282,20 @@ async def test_headers_are_added_but_never_replace_the_protocols(server: Scripte
     }
 
 
-async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSession) -> None:
+async def test_any_result_acknowledges(server: HttpAnswers, session: HttpSession) -> None:
     for method in ("tasks/update", "tasks/cancel"):
         server.answers(method, result({"resultType": "complete", "_meta": {}, "content": [], "status": 7}))
     await session.update(REF, {"k": {}})
     await session.cancel(REF)
 
 
-async def test_a_snapshot_may_call_itself_a_task(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_snapshot_may_call_itself_a_task(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tasks/get", result({**TASK, "resultType": "task"}))
     assert (await session.get(REF)).task.task_id == TASK_ID
 
 
 async def test_who_calls_hears_what_comes_before_the_reply_on_a_stream_that_nothing_holds_back(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}}
     reply = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "resultType": "complete"}}'

@@ -23,8 +23,8 @@ from .scripted import (
     REF,
     TASK,
     TASK_ID,
+    HttpAnswers,
     RawResponse,
-    ScriptedServer,
     events,
     fail_to_get,
     result,
@@ -59,14 +59,14 @@ REPLY = 'data: {"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working
     ],
 )
 async def test_the_response_is_found_in_an_event_stream(
-    server: ScriptedServer, session: HttpSession, stream: list[str]
+    server: HttpAnswers, session: HttpSession, stream: list[str]
 ) -> None:
     server.answers("tasks/get", events(*stream))
     assert (await session.get(REF)).task.task_id == "t"
 
 
 async def test_only_line_ends_end_a_line_of_an_event_stream(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     """Python's ``splitlines`` knows more of them than the format does; JSON may hold those as they are."""
     said = "a\u2028b\u2029c\u0085d"
@@ -76,7 +76,7 @@ async def test_only_line_ends_end_a_line_of_an_event_stream(
 
 
 async def test_a_byte_order_mark_is_no_part_of_an_event_stream(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tasks/get", events("\ufeff", REPLY, "\n\n"))
     assert (await session.get(REF)).task.task_id == "t"
@@ -89,7 +89,7 @@ async def test_a_byte_order_mark_is_no_part_of_an_event_stream(
     "stream", ["", ": ping\n\n", 'data: {"jsonrpc":"2.0","method":"x"}\n\n', "data:\n\n", REPLY[:-9]]
 )
 async def test_a_stream_that_ends_before_the_response_has_lost_it(
-    server: ScriptedServer, session: HttpSession, stream: str
+    server: HttpAnswers, session: HttpSession, stream: str
 ) -> None:
     server.answers("tasks/get", events(stream))
     lost = await fail_to_get(session)
@@ -99,7 +99,7 @@ async def test_a_stream_that_ends_before_the_response_has_lost_it(
 
 
 async def test_a_stream_with_something_else_than_json_in_it_is_malformed(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tasks/get", events("data: {\n\n"))
     malformed = await fail_to_get(session)
@@ -120,7 +120,7 @@ async def test_a_stream_with_something_else_than_json_in_it_is_malformed(
     ],
 )
 async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
-    server: ScriptedServer, session: HttpSession, stray: str, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, session: HttpSession, stray: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     note_oddity.cache_clear()
     server.answers("tasks/get", events(f"data: {stray}\n\n", REPLY, "\n\n"))
@@ -135,7 +135,7 @@ async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
 @requirement("law:14")
 @pytest.mark.parametrize("reply_id", ['"ID"', "99", "null", "true", '"other"'])
 async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
-    server: ScriptedServer, session: HttpSession, reply_id: str, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, session: HttpSession, reply_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     note_oddity.cache_clear()
     body = '{"jsonrpc":"2.0","id":REPLY_ID,"result":{"taskId":"t","status":"working"}}'
@@ -155,7 +155,7 @@ async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
 @pytest.mark.parametrize("head", ['"id":null,', ""])
 @pytest.mark.parametrize("code", [-32600, -32601, -32700, -32000])
 async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
-    server: ScriptedServer, session: HttpSession, head: str, code: int
+    server: HttpAnswers, session: HttpSession, head: str, code: int
 ) -> None:
     stray = '{"jsonrpc":"2.0",%s"error":{"code":%d,"message":"?"}}' % (head, code)  # noqa: UP031  # braces
     task = '{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","taskId":"t","status":"working"}}'
@@ -170,7 +170,7 @@ async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
 
 
 async def test_of_an_error_under_another_id_the_status_counts(
-    server: ScriptedServer, session: HttpSession, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, session: HttpSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     note_oddity.cache_clear()
     said = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
@@ -180,16 +180,14 @@ async def test_of_an_error_under_another_id_the_status_counts(
     assert not caplog.messages
 
 
-async def test_a_number_may_come_back_as_text_on_a_stream(
-    server: ScriptedServer, session: HttpSession
-) -> None:
+async def test_a_number_may_come_back_as_text_on_a_stream(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tasks/get", events(REPLY.replace("ID", '"ID"'), "\n\n"))
     assert (await session.get(REF)).task.task_id == "t"
 
 
 @pytest.mark.parametrize("as_events", [False, True])
 async def test_a_batch_of_one_is_what_is_in_it(
-    server: ScriptedServer, session: HttpSession, as_events: bool
+    server: HttpAnswers, session: HttpSession, as_events: bool
 ) -> None:
     body = '[{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working"}}]'
 
@@ -204,7 +202,7 @@ async def test_a_batch_of_one_is_what_is_in_it(
     "media_type", ["application/json; charset=utf-8", "text/plain", "Application/JSON", ""]
 )
 async def test_a_reply_is_read_whatever_its_content_type(
-    server: ScriptedServer, session: HttpSession, media_type: str
+    server: HttpAnswers, session: HttpSession, media_type: str
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
@@ -216,7 +214,7 @@ async def test_a_reply_is_read_whatever_its_content_type(
 
 @pytest.mark.parametrize("status", [200, 202, 400, 404, 500])
 async def test_a_reply_is_read_whatever_the_status(
-    server: ScriptedServer, session: HttpSession, status: int
+    server: HttpAnswers, session: HttpSession, status: int
 ) -> None:
     server.answers("tasks/get", result(TASK, status))
     assert (await session.get(REF)).task.task_id == TASK_ID
@@ -224,7 +222,7 @@ async def test_a_reply_is_read_whatever_the_status(
 
 @pytest.mark.parametrize("as_events", [False, True])
 async def test_an_integer_of_too_many_digits_costs_no_task_id_and_no_result(
-    server: ScriptedServer, session: HttpSession, as_events: bool
+    server: HttpAnswers, session: HttpSession, as_events: bool
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         numbers = b"[1,%s,-%s]" % (b"9" * 10_000, b"9" * 10_000)
@@ -243,7 +241,7 @@ async def test_an_integer_of_too_many_digits_costs_no_task_id_and_no_result(
 
 
 async def test_a_reply_that_is_nested_too_deeply_is_not_asked_for_for_ever(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tasks/get", lambda r: httpx.Response(200, content=b"[" * 100_000 + b"]" * 100_000))
     refused = await fail_to_get(session)
@@ -252,7 +250,7 @@ async def test_a_reply_that_is_nested_too_deeply_is_not_asked_for_for_ever(
     assert "nested too deeply" in str(refused)
 
 
-async def test_json_that_only_python_reads_is_read(server: ScriptedServer, session: HttpSession) -> None:
+async def test_json_that_only_python_reads_is_read(server: HttpAnswers, session: HttpSession) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = '{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":NaN,"y":"\\ud800"}}'
         return httpx.Response(200, content=(body % rpc_id(request)).encode())
@@ -287,7 +285,7 @@ async def test_json_that_only_python_reads_is_read(server: ScriptedServer, sessi
     ],
 )
 async def test_a_success_that_is_no_reply_is_malformed_and_may_pass(
-    server: ScriptedServer, session: HttpSession, body: bytes
+    server: HttpAnswers, session: HttpSession, body: bytes
 ) -> None:
     server.answers("tasks/get", lambda r: httpx.Response(200, content=body.replace(b"ID", b"%d" % rpc_id(r))))
     malformed = await fail_to_get(session)
@@ -315,7 +313,7 @@ def bare_deflate(data: bytes) -> bytes:
     ],
 )
 async def test_the_compressions_that_were_offered_are_read(
-    server: ScriptedServer, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes]
+    server: HttpAnswers, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes]
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
@@ -341,7 +339,7 @@ def two_members(data: bytes) -> bytes:
     ],
 )
 async def test_a_compressed_reply_is_read_in_whatever_pieces_it_comes(
-    server: ScriptedServer, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes], size: int
+    server: HttpAnswers, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes], size: int
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = pack(json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode())
@@ -353,9 +351,7 @@ async def test_a_compressed_reply_is_read_in_whatever_pieces_it_comes(
 
 
 @pytest.mark.parametrize("first", [10, 1001], ids=["first part small", "first part as large as allowed"])
-async def test_a_bomb_in_a_later_part_of_a_gzip_file_does_not_go_off(
-    server: ScriptedServer, first: int
-) -> None:
+async def test_a_bomb_in_a_later_part_of_a_gzip_file_does_not_go_off(server: HttpAnswers, first: int) -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     server.answers(
         "tasks/get", lambda _: RawResponse(200, gzip.compress(b" " * first) + bomb, content_encoding="gzip")
@@ -370,9 +366,7 @@ async def test_a_bomb_in_a_later_part_of_a_gzip_file_does_not_go_off(
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip, br", "compress", "gzip, gzip, gzip"])
-async def test_no_other_compression_is_read(
-    server: ScriptedServer, session: HttpSession, encoding: str
-) -> None:
+async def test_no_other_compression_is_read(server: HttpAnswers, session: HttpSession, encoding: str) -> None:
     server.answers("tasks/get", lambda _: RawResponse(200, b"\x00", content_encoding=encoding))
     refused = await fail_to_get(session)
     assert type(refused) is RemoteProtocolError
@@ -385,7 +379,7 @@ async def test_no_other_compression_is_read(
     [("gzip", b"no gzip"), ("gzip", b"\x1f\x8b\x08\x00" + b"\xff" * 99), ("deflate", b"\xff" * 99)],
 )
 async def test_damaged_compression_is_malformed(
-    server: ScriptedServer, session: HttpSession, encoding: str, body: bytes
+    server: HttpAnswers, session: HttpSession, encoding: str, body: bytes
 ) -> None:
     server.answers("tasks/get", lambda _: RawResponse(200, body, content_encoding=encoding))
     malformed = await fail_to_get(session)
@@ -394,7 +388,7 @@ async def test_damaged_compression_is_malformed(
 
 
 async def test_a_body_that_a_hook_of_the_callers_has_read_is_read_all_the_same(
-    server: ScriptedServer,
+    server: HttpAnswers,
 ) -> None:
     async def read(response: httpx.Response) -> None:
         await response.aread()
@@ -411,9 +405,7 @@ async def test_a_body_that_a_hook_of_the_callers_has_read_is_read_all_the_same(
 
 
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(
-    server: ScriptedServer, as_events: bool
-) -> None:
+async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(server: HttpAnswers, as_events: bool) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         head = b'{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":"' % rpc_id(request)
         lead = b"data: " if as_events else b""
@@ -429,7 +421,7 @@ async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(
     assert "larger than 1999 bytes; have the server answer with less" in str(refused)
 
 
-async def test_zeros_after_a_gzip_file_are_padding(server: ScriptedServer, session: HttpSession) -> None:
+async def test_zeros_after_a_gzip_file_are_padding(server: HttpAnswers, session: HttpSession) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
         return RawResponse(200, gzip.compress(body), b"\0" * 100, b"\0", content_encoding="gzip")

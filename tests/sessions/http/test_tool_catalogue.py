@@ -19,27 +19,27 @@ from mcp_tasks_client.sessions.oddities import note_oddity
 from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError
 
 from ..._requirements import requirement
-from .scripted import REF, URL, Answer, ScriptedServer, Turnstile, error, http, result, send_call
+from .scripted import REF, URL, Answer, HttpAnswers, Turnstile, error, http, result, send_call
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_version_and_tools_are_asked_for_once_before_the_first_call(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     await send_call(session)
     await send_call(session)
     assert server.methods == ["server/discover", "tools/list", "tools/call", "tools/call"]
 
 
-async def test_tasks_never_wait_for_the_catalogue(server: ScriptedServer, session: HttpSession) -> None:
+async def test_tasks_never_wait_for_the_catalogue(server: HttpAnswers, session: HttpSession) -> None:
     await session.get(REF)
     await session.update(REF, {})
     await session.cancel(REF)
     assert server.methods == ["tasks/get", "tasks/update", "tasks/cancel"]
 
 
-async def test_the_tools_of_all_pages_are_known(server: ScriptedServer, session: HttpSession) -> None:
+async def test_the_tools_of_all_pages_are_known(server: HttpAnswers, session: HttpSession) -> None:
     def page(name: str, cursor: object) -> Answer:
         return result({"tools": [{"name": name, "inputSchema": {}, "x-own": 1}], "nextCursor": cursor})
 
@@ -55,7 +55,7 @@ async def test_the_tools_of_all_pages_are_known(server: ScriptedServer, session:
 
 
 async def test_a_name_that_is_not_listed_is_looked_for_once_more_in_a_new_list(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     await session.tool("deploy")
     server.answers("tools/list", result({"tools": [{"name": "later", "inputSchema": {}}]}))
@@ -65,7 +65,7 @@ async def test_a_name_that_is_not_listed_is_looked_for_once_more_in_a_new_list(
 
 
 async def test_a_tool_that_no_list_has_is_remembered_as_absent_until_a_fresh_list_is_asked_for(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     """Each call of an unlisted tool fetched the whole list again."""
     for _ in range(3):
@@ -78,7 +78,7 @@ async def test_a_tool_that_no_list_has_is_remembered_as_absent_until_a_fresh_lis
 
 
 async def test_so_many_names_are_remembered_as_absent_and_no_more(
-    server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
+    server: HttpAnswers, session: HttpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tool_catalogue._MOST_ABSENT == 1000
     monkeypatch.setattr(tool_catalogue, "_MOST_ABSENT", 2)
@@ -87,11 +87,11 @@ async def test_so_many_names_are_remembered_as_absent_and_no_more(
     assert len(session._catalogue._absent) <= 2
 
 
-async def test_a_tool_that_is_not_listed_can_be_called(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_tool_that_is_not_listed_can_be_called(server: HttpAnswers, session: HttpSession) -> None:
     assert isinstance(await send_call(session, ToolCall(name="hidden")), Returned)
 
 
-async def test_a_server_without_tools_list_has_no_tools(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_server_without_tools_list_has_no_tools(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tools/list", error(-32601, 404))
     assert await session.tool("deploy") is None
     assert isinstance(await send_call(session), Returned)
@@ -110,7 +110,7 @@ async def test_a_server_without_tools_list_has_no_tools(server: ScriptedServer, 
     ],
 )
 async def test_a_broken_entry_costs_itself_and_not_the_list(
-    server: ScriptedServer, session: HttpSession, entry: object, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, session: HttpSession, entry: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.answers("tools/list", result({"tools": [entry, {"name": "deploy", "inputSchema": {}}]}))
     assert await session.tool("broken") is None
@@ -121,7 +121,7 @@ async def test_a_broken_entry_costs_itself_and_not_the_list(
 
 
 async def test_the_log_does_not_grow_with_a_broken_list_and_shows_its_words_escaped(
-    server: ScriptedServer, session: HttpSession, caplog: pytest.LogCaptureFixture
+    server: HttpAnswers, session: HttpSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = {"name": "\x1b[2J" + "x" * 5000}
     server.answers("tools/list", result({"tools": [broken] * 500}))
@@ -133,7 +133,7 @@ async def test_the_log_does_not_grow_with_a_broken_list_and_shows_its_words_esca
 
 
 async def test_a_tool_with_marks_that_are_not_allowed_is_not_called_until_they_are_mended(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     """MUST reject tool definitions whose x-mcp-header breaks the rules (Streamable HTTP)."""
     marked = {"name": "deploy", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}
@@ -153,7 +153,7 @@ async def test_a_tool_with_marks_that_are_not_allowed_is_not_called_until_they_a
     [{}, {"tools": None}, {"tools": {}}, {"tools": [], "resultType": "task"}],
 )
 async def test_a_list_that_is_none_is_refused(
-    server: ScriptedServer, session: HttpSession, page: object
+    server: HttpAnswers, session: HttpSession, page: object
 ) -> None:
     server.answers("tools/list", result(page))
     with pytest.raises(RemoteProtocolError) as caught:
@@ -165,7 +165,7 @@ async def test_a_list_that_is_none_is_refused(
 @requirement("law:14")
 @pytest.mark.parametrize("cursors", [("",), (7,), (False,), ("a", ""), ("a", "b", "a"), ("a", "a")])
 async def test_a_list_ends_where_its_cursor_does_not_advance(
-    server: ScriptedServer,
+    server: HttpAnswers,
     session: HttpSession,
     cursors: tuple[object, ...],
     caplog: pytest.LogCaptureFixture,
@@ -187,7 +187,7 @@ async def test_a_list_ends_where_its_cursor_does_not_advance(
 
 @requirement("law:14")
 async def test_a_list_that_breaks_off_for_good_is_used_as_far_as_it_was_read(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     first = result({"tools": [{"name": "a", "inputSchema": {}}], "nextCursor": "2"})
     server.answers("tools/list", first, error(-32602), first, error(-32602))
@@ -196,7 +196,7 @@ async def test_a_list_that_breaks_off_for_good_is_used_as_far_as_it_was_read(
 
 
 async def test_a_list_without_end_is_used_as_far_as_it_was_read(
-    server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
+    server: HttpAnswers, session: HttpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tool_catalogue._MOST_PAGES == 1000
     monkeypatch.setattr(tool_catalogue, "_MOST_PAGES", 7)
@@ -207,7 +207,7 @@ async def test_a_list_without_end_is_used_as_far_as_it_was_read(
 
 
 async def test_a_list_of_too_many_tools_is_used_as_far_as_it_was_read(
-    server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
+    server: HttpAnswers, session: HttpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tool_catalogue._MOST_TOOLS == 100_000
     monkeypatch.setattr(tool_catalogue, "_MOST_TOOLS", 50)
@@ -233,7 +233,7 @@ async def test_a_list_of_too_many_tools_is_used_as_far_as_it_was_read(
     ],
 )
 async def test_a_server_of_another_version_is_told_from_a_broken_one(
-    server: ScriptedServer, session: HttpSession, answer: Answer
+    server: HttpAnswers, session: HttpSession, answer: Answer
 ) -> None:
     server.answers("server/discover", answer)
     with pytest.raises(RemoteProtocolError, match="does not speak MCP 2026-07-28") as caught:
@@ -247,7 +247,7 @@ async def test_a_server_of_another_version_is_told_from_a_broken_one(
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415])
 async def test_a_bare_status_tells_of_another_version_only_when_it_comes_twice(
-    server: ScriptedServer, session: HttpSession, status: int
+    server: HttpAnswers, session: HttpSession, status: int
 ) -> None:
     """It may be that of a gateway, at a loss for a moment, and the version is decided once."""
     server.answers("server/discover", http(status), result({"supportedVersions": ["2026-07-28"]}))
@@ -260,14 +260,14 @@ async def test_a_bare_status_tells_of_another_version_only_when_it_comes_twice(
     assert server.methods == ["server/discover"] * 4
 
 
-async def test_discovery_names_no_session(server: ScriptedServer, session: HttpSession) -> None:
+async def test_discovery_names_no_session(server: HttpAnswers, session: HttpSession) -> None:
     """2026-07-28 has no sessions, and a strict gateway may refuse one."""
     await session.discover()
     assert "mcp-session-id" not in server.last.headers
 
 
 async def test_the_versions_that_are_offered_instead_are_told(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("server/discover", result({"supportedVersions": ["2025-11-25", 7, "x" * 99]}))
     with pytest.raises(RemoteProtocolError, match=r"it offers 2025-11-25, x{20}\)"):
@@ -275,7 +275,7 @@ async def test_the_versions_that_are_offered_instead_are_told(
 
 
 async def test_what_may_pass_is_asked_again_before_the_first_call(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("server/discover", http(503), http(502), result({"supportedVersions": ["2026-07-28"]}))
     server.answers("tools/list", error(-32603), result({"tools": []}))
@@ -286,7 +286,7 @@ async def test_what_may_pass_is_asked_again_before_the_first_call(
 
 
 async def test_a_server_that_refuses_the_version_that_it_offers_is_asked_again(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     """A client should choose a mutually supported version of the error's list and retry."""
     refused = error(-32022, 400, data={"supported": ["2026-07-28"], "requested": "2026-07-28"})
@@ -297,7 +297,7 @@ async def test_a_server_that_refuses_the_version_that_it_offers_is_asked_again(
 
 
 async def test_a_server_that_keeps_refusing_the_version_that_it_offers_is_given_up(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("server/discover", error(-32022, 400, data={"supported": ["2026-07-28"]}))
     with pytest.raises(RemoteProtocolError, match="-32022") as caught:
@@ -307,7 +307,7 @@ async def test_a_server_that_keeps_refusing_the_version_that_it_offers_is_given_
 
 
 async def test_asking_again_has_an_end_and_nothing_was_executed(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("server/discover", http(503))
     with pytest.raises(SessionError, match="HTTP 503") as caught:
@@ -318,7 +318,7 @@ async def test_asking_again_has_an_end_and_nothing_was_executed(
 
 
 async def test_asking_again_waits_as_long_as_the_server_wishes(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     good = result({"supportedVersions": ["2026-07-28"]})
     server.answers("server/discover", http(429, **{"retry-after": "9"}), good)
@@ -326,7 +326,7 @@ async def test_asking_again_waits_as_long_as_the_server_wishes(
     assert server.slept == [9.0]
 
 
-async def test_a_long_wait_is_left_to_the_caller(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_long_wait_is_left_to_the_caller(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("server/discover", http(429, **{"retry-after": "3600"}))
     with pytest.raises(SessionError) as caught:
         await session.tool("deploy")
@@ -336,7 +336,7 @@ async def test_a_long_wait_is_left_to_the_caller(server: ScriptedServer, session
 
 @pytest.mark.parametrize("answer", [http(401), error(-32021, 400), error(-32020, 400)])
 async def test_what_will_not_pass_is_not_asked_again(
-    server: ScriptedServer, session: HttpSession, answer: Answer
+    server: HttpAnswers, session: HttpSession, answer: Answer
 ) -> None:
     server.answers("server/discover", answer)
     with pytest.raises(SessionError):
@@ -345,7 +345,7 @@ async def test_what_will_not_pass_is_not_asked_again(
 
 
 async def test_the_version_is_kept_although_the_list_failed(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     server.answers("tools/list", http(403), result({"tools": []}))
     with pytest.raises(CredentialRefusedError):
@@ -354,7 +354,7 @@ async def test_the_version_is_kept_although_the_list_failed(
     assert server.methods == ["server/discover", "tools/list", "tools/list"]
 
 
-async def test_a_call_is_never_repeated(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_call_is_never_repeated(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tools/call", http(503), result({"content": []}))
     with pytest.raises(SessionError) as caught:
         await send_call(session)
@@ -365,7 +365,7 @@ async def test_a_call_is_never_repeated(server: ScriptedServer, session: HttpSes
 MARKED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
 
-async def test_marked_arguments_also_travel_as_headers(server: ScriptedServer, session: HttpSession) -> None:
+async def test_marked_arguments_also_travel_as_headers(server: HttpAnswers, session: HttpSession) -> None:
     server.answers("tools/list", result({"tools": [{"name": "deploy", "inputSchema": MARKED}]}))
     await send_call(session, ToolCall(name="deploy", arguments={"region": "eu ü"}))
     assert (
@@ -375,7 +375,7 @@ async def test_marked_arguments_also_travel_as_headers(server: ScriptedServer, s
     assert "mcp-param-region" not in server.last.headers
 
 
-async def test_a_list_is_fetched_again_when_asked_for(server: ScriptedServer, session: HttpSession) -> None:
+async def test_a_list_is_fetched_again_when_asked_for(server: HttpAnswers, session: HttpSession) -> None:
     listed = await session.tool("deploy")
     assert listed is not None
     schema = {"type": "object", "required": ["amount"]}
@@ -394,7 +394,7 @@ async def test_a_list_is_fetched_again_when_asked_for(server: ScriptedServer, se
 
 
 async def test_calls_that_begin_together_send_one_discovery_and_one_list(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     gate = Turnstile(result({"supportedVersions": ["2026-07-28"]}))
     server.answers("server/discover", gate)
@@ -411,7 +411,7 @@ async def test_calls_that_begin_together_send_one_discovery_and_one_list(
 
 
 async def test_callers_that_wait_for_a_discovery_share_its_failure(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     """A whole discovery for each, one after the other, kept the last caller of many waiting for minutes."""
     server.answers("server/discover", http(503))
@@ -434,7 +434,7 @@ async def test_callers_that_wait_for_a_discovery_share_its_failure(
 
 
 async def test_a_caller_that_is_cancelled_during_the_discovery_leaves_it_to_the_next(
-    server: ScriptedServer, session: HttpSession
+    server: HttpAnswers, session: HttpSession
 ) -> None:
     gate = Turnstile(result({"supportedVersions": ["2026-07-28"]}))
     server.answers("server/discover", gate)

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
-from .scripted import REF, ScriptedServer, send_call
+from .scripted import REF, HttpAnswers, send_call
 from .sockets import Connection, also_over_httpx2, anyio_backend, connected, serving, whole
 
 __all__ = ["anyio_backend"]
@@ -92,7 +92,7 @@ async def test_one_transport_is_made_for_requests_that_begin_together() -> None:
         # Closed with the session: an unclosed one warns, and warnings are errors here.
 
 
-async def test_hooks_and_auth_flows_see_what_is_sent(server: ScriptedServer) -> None:
+async def test_hooks_and_auth_flows_see_what_is_sent(server: HttpAnswers) -> None:
     seen: list[bytes] = []
 
     async def note(request: httpx.Request) -> None:

@@ -18,9 +18,8 @@ import httpx2
 import pytest
 
 from mcp_tasks_client import MemoryJournal, SessionError, TasksClient, tasks_http_client
+from tests.kit.json_rpc_host import LIMIT_S, QUICK, JsonRpcHost, asking_server
 from tests.testing.asking import serve_app
-
-from ...hosts.http._host import LIMIT_S, QUICK, Host, asking_server
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +83,7 @@ class Proxy:
     """Passes on what comes with the right credential, be it a tunnel or one request after the other.
 
     Attributes:
-        address: Host and port.
+        address: JsonRpcHost and port.
         asked: The first line of each connection that was let through.
     """
 
@@ -156,7 +155,7 @@ async def calling(way: str, url: str) -> AsyncIterator[Callable[[], Awaitable[st
         else:
             library: Any = way
             async with tasks_http_client(library=library, **options) as http:
-                host = Host(http, url=url)
+                host = JsonRpcHost(http, url=url)
 
                 async def call() -> str:
                     return await host.text("slow")

@@ -30,9 +30,18 @@ from mcp_tasks_client.sessions.v2025.session_data import OpenQuestion, SessionDa
 from mcp_tasks_client.testing.clock import ManualClock
 from tests._observed import Observed
 from tests._requirements import requirement
-from tests.hosts.http._host import Host
-
-from .wire import LIMIT_S, RELATED, TASK, Arrived, Stream, Wire, question, refusal, text
+from tests.kit.json_rpc_host import JsonRpcHost
+from tests.kit.older_server import (
+    LIMIT_S,
+    RELATED,
+    TASK,
+    Arrived,
+    OlderServer,
+    Stream,
+    question,
+    refusal,
+    text,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +72,8 @@ def data_of(snapshot: Snapshot) -> SessionData:
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def wire() -> OlderServer:
+    return OlderServer()
 
 
 @pytest.fixture
@@ -84,7 +93,9 @@ async def start(session: Session, observed: Observed | None = None) -> TaskRef:
 
 
 @asynccontextmanager
-async def asking(wire: Wire, **options: Any) -> AsyncIterator[tuple[Session, Observed, Stream, Snapshot]]:
+async def asking(
+    wire: OlderServer, **options: Any
+) -> AsyncIterator[tuple[Session, Observed, Stream, Snapshot]]:
     """A task whose ``tasks/result`` is open, and on it one question with the JSON-RPC ID 0."""
     observed = Observed()
     wire.task = INPUT_REQUIRED
@@ -107,20 +118,20 @@ async def asking(wire: Wire, **options: Any) -> AsyncIterator[tuple[Session, Obs
 
 
 @requirement("2025:capability", "2025:tool-support")
-async def test_params_task_is_sent_only_where_tool_and_server_allow_it(wire: Wire) -> None:
+async def test_params_task_is_sent_only_where_tool_and_server_allow_it(wire: OlderServer) -> None:
     async with wire.session() as session:
         assert await session.call(ToolCall(name="plain"), nothing) == Returned(text("plain"))
         await start(session)
     plain, slow = wire.of("tools/call")
     assert "task" not in plain.params
     assert slow.params["task"] == {"ttl": 60_000}
-    wire.tasks_capability = {}
+    wire.capabilities["tasks"] = {}
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"), nothing)
     assert "task" not in wire.of("tools/call")[-1].params
 
 
-async def test_a_task_in_the_metadata_of_an_empty_result_is_taken(wire: Wire) -> None:
+async def test_a_task_in_the_metadata_of_an_empty_result_is_taken(wire: OlderServer) -> None:
     """FastMCP 2.14 answers so."""
     meta = {"modelcontextprotocol.io/task": wire.task}
     wire.replies["tools/call"] = lambda arrived: {"content": [], "_meta": meta}
@@ -128,7 +139,7 @@ async def test_a_task_in_the_metadata_of_an_empty_result_is_taken(wire: Wire) ->
         assert (await start(session)).task_id == TASK
 
 
-async def test_the_immediate_response_stays_with_the_task(wire: Wire) -> None:
+async def test_the_immediate_response_stays_with_the_task(wire: OlderServer) -> None:
     meta = {"io.modelcontextprotocol/model-immediate-response": "soon"}
     wire.replies["tools/call"] = lambda arrived: {"task": wire.task, "_meta": meta}
     async with wire.session() as session:
@@ -137,7 +148,7 @@ async def test_the_immediate_response_stays_with_the_task(wire: Wire) -> None:
 
 
 @requirement("2025:progress")
-async def test_progress_is_told_with_the_task_and_after_a_restart(wire: Wire) -> None:
+async def test_progress_is_told_with_the_task_and_after_a_restart(wire: OlderServer) -> None:
     wire.server_stream, observed = Stream(), Observed()
 
     def tell(progress: int) -> None:
@@ -171,7 +182,7 @@ async def test_progress_is_told_with_the_task_and_after_a_restart(wire: Wire) ->
     ],
 )
 async def test_a_call_goes_again_in_a_new_session_if_its_own_has_ended(
-    wire: Wire, denial: httpx.Response
+    wire: OlderServer, denial: httpx.Response
 ) -> None:
     async with wire.session() as session:
         await session.tool("plain")
@@ -190,7 +201,7 @@ async def test_a_call_goes_again_in_a_new_session_if_its_own_has_ended(
         httpx.Response(503, text="later"),
     ],
 )
-async def test_a_call_that_may_have_run_is_not_sent_again(wire: Wire, denial: httpx.Response) -> None:
+async def test_a_call_that_may_have_run_is_not_sent_again(wire: OlderServer, denial: httpx.Response) -> None:
     wire.replies["tools/call"] = lambda arrived: denial
     if denial.status_code == 404 and b"Customer" in denial.content:
         wire.replies["ping"] = lambda arrived: httpx.Response(404, text="no ping here")
@@ -201,7 +212,9 @@ async def test_a_call_that_may_have_run_is_not_sent_again(wire: Wire, denial: ht
 
 
 @requirement("2025:upgraded")
-async def test_a_server_that_does_not_speak_this_generation_either_says_so_once_to_all(wire: Wire) -> None:
+async def test_a_server_that_does_not_speak_this_generation_either_says_so_once_to_all(
+    wire: OlderServer,
+) -> None:
     wire.replies["initialize"] = lambda arrived: refusal(-32601, "Method not found", 404)
     raised: list[Exception] = []
     async with wire.session() as session:
@@ -220,7 +233,9 @@ async def test_a_server_that_does_not_speak_this_generation_either_says_so_once_
     assert len(wire.of("initialize")) == 1, "whoever waited for it shares the failure"
 
 
-async def test_request_ids_are_not_counted_because_another_process_may_be_in_the_session(wire: Wire) -> None:
+async def test_request_ids_are_not_counted_because_another_process_may_be_in_the_session(
+    wire: OlderServer,
+) -> None:
     wire.task = COMPLETED
     async with wire.session() as session:
         await session.get(await start(session))
@@ -230,7 +245,9 @@ async def test_request_ids_are_not_counted_because_another_process_may_be_in_the
 
 
 @requirement("2025:lost-session", "law:8")
-async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_callers(wire: Wire) -> None:
+async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_callers(
+    wire: OlderServer,
+) -> None:
     handshake = Stream()
     wire.replies["initialize"] = lambda arrived: handshake
     async with wire.session() as session:
@@ -248,7 +265,7 @@ async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_call
 
 
 @requirement("2025:result", "law:6")
-async def test_a_task_that_is_over_holds_its_result_unchanged(wire: Wire) -> None:
+async def test_a_task_that_is_over_holds_its_result_unchanged(wire: OlderServer) -> None:
     result = {"content": [], "isError": True, "own": {"x": 1}, "_meta": {RELATED: {"taskId": TASK}}}
     wire.task = {**COMPLETED, "status": "failed"}
     wire.replies["tasks/result"] = lambda arrived: result
@@ -258,7 +275,7 @@ async def test_a_task_that_is_over_holds_its_result_unchanged(wire: Wire) -> Non
 
 
 @requirement("2025:failed")
-async def test_a_task_that_failed_holds_its_error(wire: Wire) -> None:
+async def test_a_task_that_failed_holds_its_error(wire: OlderServer) -> None:
     wire.task = {**COMPLETED, "status": "failed"}
     error = {"code": -32050, "message": "quota", "data": {"x": 1}}
     wire.replies["tasks/result"] = lambda arrived: httpx.Response(
@@ -272,7 +289,7 @@ async def test_a_task_that_failed_holds_its_error(wire: Wire) -> None:
 @requirement("2025:result", "law:7")
 @pytest.mark.parametrize("status", ["completed", "failed"])
 async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_task(
-    wire: Wire, status: str
+    wire: OlderServer, status: str
 ) -> None:
     """As another client of the journal, or we ourselves, may have cancelled the open ``tasks/result``."""
     async with asking(wire) as (session, observed, stream, snapshot):
@@ -291,7 +308,7 @@ async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_t
 @requirement("2025:result")
 @pytest.mark.parametrize("forgotten", [False, True])
 async def test_a_completed_task_whose_result_is_refused_is_asked_again_a_few_times(
-    wire: Wire, forgotten: bool
+    wire: OlderServer, forgotten: bool
 ) -> None:
     wire.task = COMPLETED
     code = -32602 if forgotten else -32603
@@ -309,7 +326,7 @@ async def test_a_completed_task_whose_result_is_refused_is_asked_again_a_few_tim
 @pytest.mark.parametrize(
     "raw", [{"status": "working"}, {"taskId": "", "status": "working"}, {"taskId": TASK}]
 )
-async def test_a_snapshot_that_is_none_is_a_malformed_reply(wire: Wire, raw: JSONObject) -> None:
+async def test_a_snapshot_that_is_none_is_a_malformed_reply(wire: OlderServer, raw: JSONObject) -> None:
     async with wire.session() as session:
         ref = await start(session)
         wire.task = raw
@@ -322,7 +339,7 @@ async def test_a_snapshot_that_is_none_is_a_malformed_reply(wire: Wire, raw: JSO
 
 
 @requirement("2025:unmarked-requests")
-async def test_requests_about_a_task_bear_no_mark(wire: Wire) -> None:
+async def test_requests_about_a_task_bear_no_mark(wire: OlderServer) -> None:
     wire.task = COMPLETED
     async with wire.session() as session:
         await session.get(await start(session))
@@ -332,7 +349,7 @@ async def test_requests_about_a_task_bear_no_mark(wire: Wire) -> None:
 
 @requirement("2025:notifications")
 @pytest.mark.parametrize("status", ["completed", "failed"])
-async def test_an_end_that_the_server_tells_of_is_delivered_at_once(wire: Wire, status: str) -> None:
+async def test_an_end_that_the_server_tells_of_is_delivered_at_once(wire: OlderServer, status: str) -> None:
     wire.server_stream, observed = Stream(), Observed()
     async with wire.session(observed) as session:
         await start(session, observed)
@@ -350,7 +367,9 @@ async def test_an_end_that_the_server_tells_of_is_delivered_at_once(wire: Wire, 
 
 
 @requirement("2025:input-required", "2025:marked-answers", "law:3")
-async def test_a_question_on_the_stream_of_the_result_is_answered_by_its_request_id(wire: Wire) -> None:
+async def test_a_question_on_the_stream_of_the_result_is_answered_by_its_request_id(
+    wire: OlderServer,
+) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         assert snapshot.task.status == "input_required"
         (request,) = (snapshot.task.input_requests or {}).values()
@@ -366,7 +385,7 @@ async def test_a_question_on_the_stream_of_the_result_is_answered_by_its_request
 
 @requirement("2025:any-stream", "law:3")
 @pytest.mark.parametrize("marked", [True, False])
-async def test_a_question_on_the_stream_of_the_session_is_its_tasks(wire: Wire, marked: bool) -> None:
+async def test_a_question_on_the_stream_of_the_session_is_its_tasks(wire: OlderServer, marked: bool) -> None:
     """FastMCP 3 sends it without a mark, and says right after that the task works."""
     wire.server_stream, observed = Stream(), Observed()
     async with wire.session(observed) as session:
@@ -382,7 +401,7 @@ async def test_a_question_on_the_stream_of_the_session_is_its_tasks(wire: Wire, 
         assert (await session.get(observed.kept[TASK])).task.status == "working"
 
 
-async def test_a_question_that_comes_later_than_the_poll_is_delivered_at_once(wire: Wire) -> None:
+async def test_a_question_that_comes_later_than_the_poll_is_delivered_at_once(wire: OlderServer) -> None:
     clock, observed = ManualClock(), Observed()
     wire.task = INPUT_REQUIRED
     async with wire.session(observed, clock=clock) as session, anyio.create_task_group() as tasks:
@@ -402,7 +421,7 @@ async def test_a_question_that_comes_later_than_the_poll_is_delivered_at_once(wi
 
 
 @requirement("law:3")
-async def test_two_questions_are_shown_one_after_the_other(wire: Wire) -> None:
+async def test_two_questions_are_shown_one_after_the_other(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         stream.event(question(1, "Dog?"))
         await observed.wait_until(lambda delivered: len(data_of(delivered).open) == 2)
@@ -417,7 +436,9 @@ async def test_two_questions_are_shown_one_after_the_other(wire: Wire) -> None:
 
 
 @requirement("law:3")
-async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_once_more(wire: Wire) -> None:
+async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_once_more(
+    wire: OlderServer,
+) -> None:
     async with asking(wire, clock=ManualClock()) as (session, observed, stream, snapshot):
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
         stream.end()  # so that no poll waits for a question
@@ -429,7 +450,9 @@ async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_
 
 
 @requirement("law:3")
-async def test_an_answer_that_does_not_get_through_once_more_either_is_sent_until_it_does(wire: Wire) -> None:
+async def test_an_answer_that_does_not_get_through_once_more_either_is_sent_until_it_does(
+    wire: OlderServer,
+) -> None:
     async with asking(wire, clock=ManualClock()) as (session, observed, stream, snapshot):
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
         stream.end()
@@ -442,7 +465,7 @@ async def test_an_answer_that_does_not_get_through_once_more_either_is_sent_unti
     assert len(wire.of("answer")) == 4, "the first, two that were refused, and the one that came"
 
 
-async def test_an_answer_that_did_not_arrive_is_sent_again_by_the_core(wire: Wire) -> None:
+async def test_an_answer_that_did_not_arrive_is_sent_again_by_the_core(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         wire.replies["answer"] = lambda arrived: httpx.Response(503)
         with pytest.raises(SessionError) as caught:
@@ -453,7 +476,7 @@ async def test_an_answer_that_did_not_arrive_is_sent_again_by_the_core(wire: Wir
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
 
 
-async def test_a_question_that_the_server_cancels_is_shown_no_more(wire: Wire) -> None:
+async def test_a_question_that_the_server_cancels_is_shown_no_more(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         params = {"requestId": 0}
         stream.event({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
@@ -463,7 +486,7 @@ async def test_a_question_that_the_server_cancels_is_shown_no_more(wire: Wire) -
         assert caught.value.retryable
 
 
-async def test_a_task_that_asks_too_much_is_told_so(wire: Wire) -> None:
+async def test_a_task_that_asks_too_much_is_told_so(wire: OlderServer) -> None:
     async with asking(wire) as (_, observed, stream, _snapshot):
         stream.event(question(1, "x" * 2_000_000))
         (refused,) = await wire.wait_for("answer")
@@ -471,7 +494,7 @@ async def test_a_task_that_asks_too_much_is_told_so(wire: Wire) -> None:
         assert all(len(data_of(delivered).open) == 1 for delivered in observed.delivered)
 
 
-async def test_a_question_of_a_plain_call_is_answered_by_the_host_at_once(wire: Wire) -> None:
+async def test_a_question_of_a_plain_call_is_answered_by_the_host_at_once(wire: OlderServer) -> None:
     asked: list[Any] = []
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -499,7 +522,7 @@ async def test_a_question_of_a_plain_call_is_answered_by_the_host_at_once(wire: 
 
 
 async def test_a_reply_that_does_not_arrive_is_sent_twice_more_the_second_time_after_a_longer_wait(
-    wire: Wire,
+    wire: OlderServer,
 ) -> None:
     clock, call = ManualClock(), Stream()
     call.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
@@ -520,7 +543,9 @@ async def test_a_reply_that_does_not_arrive_is_sent_twice_more_the_second_time_a
 
 
 @requirement("law:3")
-async def test_a_question_that_runs_in_the_context_of_tasks_result_is_never_aborted(wire: Wire) -> None:
+async def test_a_question_that_runs_in_the_context_of_tasks_result_is_never_aborted(
+    wire: OlderServer,
+) -> None:
     """mcpkit v1: ``notifications/cancelled`` of that request aborts the question, and the task ends by it."""
 
     def abort(arrived: Arrived) -> httpx.Response:
@@ -543,7 +568,7 @@ async def test_a_question_that_runs_in_the_context_of_tasks_result_is_never_abor
 
 
 @requirement("law:1", "law:3")
-async def test_a_client_that_closes_cancels_its_open_result(wire: Wire) -> None:
+async def test_a_client_that_closes_cancels_its_open_result(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
         request_id = stream.request_id
@@ -552,13 +577,13 @@ async def test_a_client_that_closes_cancels_its_open_result(wire: Wire) -> None:
     assert wire.arrived.index(wire.of("answer")[0]) < wire.arrived.index(cancelled)
 
 
-async def test_a_client_that_closes_leaves_a_result_on_which_a_question_is_open(wire: Wire) -> None:
+async def test_a_client_that_closes_leaves_a_result_on_which_a_question_is_open(wire: OlderServer) -> None:
     async with asking(wire):
         pass
     assert not wire.of("notifications/cancelled")
 
 
-async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(wire: Wire) -> None:
+async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(wire: OlderServer) -> None:
     clock = ManualClock()
     async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
@@ -571,7 +596,7 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
 @requirement("law:3")
 @pytest.mark.parametrize("words", ["Dog?", "Name?"])
 async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_is_heard(
-    wire: Wire, words: str
+    wire: OlderServer, words: str
 ) -> None:
     """No server of this generation asks it again. It may read like a question that is answered."""
     clock = ManualClock()
@@ -595,7 +620,7 @@ async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_
 
 
 @requirement("law:7")
-async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: Wire) -> None:
+async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: OlderServer) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
     clock, wire.server_stream = ManualClock(), Stream()
     async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
@@ -615,7 +640,7 @@ async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: Wire) ->
 @pytest.mark.usefixtures("brief_polls")
 @pytest.mark.parametrize("asked", [False, True], ids=["no question is open", "a question is open"])
 async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answer(
-    wire: Wire, asked: bool
+    wire: OlderServer, asked: bool
 ) -> None:
     request: JSONObject = {"method": "elicitation/create", "params": {"message": "Name?"}}
     left = SessionData(
@@ -645,14 +670,14 @@ async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answe
 
 
 @requirement("law:3")
-async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: Wire) -> None:
+async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: OlderServer) -> None:
     left = SessionData(owner=ANOTHERS, session_id="s7", open=(OpenQuestion("k.0", "q", {"method": "m"}),))
     async with wire.session(Observed()) as session:
         await session.update(TaskRef(TASK, left.write()), {"k.0": ANSWER})
     assert [one.method for one in wire.arrived] == ["answer"]
 
 
-async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wire: Wire) -> None:
+async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wire: OlderServer) -> None:
     left = SessionData(owner=ANOTHERS, session_id="s7", result_id="r", event_id="e5")
     observed, resumed = Observed(), Stream("r")
     observed.observe(TaskRef(TASK, left.write()))
@@ -673,7 +698,9 @@ async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wi
 
 @requirement("law:3")
 @pytest.mark.usefixtures("brief_polls")
-async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(wire: Wire) -> None:
+async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(
+    wire: OlderServer,
+) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         data = await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
     assert SessionData.read(data).open == ()
@@ -689,7 +716,9 @@ async def test_a_question_that_reads_like_one_that_another_client_has_answered_i
         assert key_of(asked) != key_of(snapshot)
 
 
-async def test_what_another_process_did_meanwhile_counts(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_another_process_did_meanwhile_counts(
+    wire: OlderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         monkeypatch.setattr(QUESTION_S, 0.02)
         meanwhile = SessionData(owner=ANOTHERS, session_id="s1", answered={key_of(snapshot).split(".")[0]: 1})
@@ -700,8 +729,8 @@ async def test_what_another_process_did_meanwhile_counts(wire: Wire, monkeypatch
 
 
 @requirement("2025:cancel")
-async def test_a_task_of_a_server_that_cannot_cancel_is_not_cancelled(wire: Wire) -> None:
-    wire.tasks_capability = {"requests": {"tools": {"call": {}}}}
+async def test_a_task_of_a_server_that_cannot_cancel_is_not_cancelled(wire: OlderServer) -> None:
+    wire.capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
     async with wire.session() as session:
         ref = await start(session)
         with pytest.raises(MissingCapabilityError, match=r"does not declare tasks\.cancel"):
@@ -713,7 +742,7 @@ async def test_a_task_of_a_server_that_cannot_cancel_is_not_cancelled(wire: Wire
 
 
 @requirement("2025:cancel", "2025:cancelled-is-gone")
-async def test_no_question_of_a_cancelled_task_is_answered(wire: Wire) -> None:
+async def test_no_question_of_a_cancelled_task_is_answered(wire: OlderServer) -> None:
     """mcp 1.30 loses its session by such an answer."""
     async with asking(wire) as (session, observed, stream, snapshot):
         await session.cancel(observed.kept[TASK])
@@ -732,7 +761,7 @@ async def test_no_question_of_a_cancelled_task_is_answered(wire: Wire) -> None:
 @pytest.mark.parametrize("method", ["elicitation/create", "tasks/get", "tasks/result"])
 @pytest.mark.parametrize("heard", ["before", "after"])
 async def test_nothing_is_sent_about_a_task_of_ours_once_the_task_that_needed_it_is_cancelled(
-    wire: Wire, method: str, heard: str
+    wire: OlderServer, method: str, heard: str
 ) -> None:
     """A reply that did not arrive before is not sent again either."""
 
@@ -783,7 +812,7 @@ async def test_nothing_is_sent_about_a_task_of_ours_once_the_task_that_needed_it
     ],
 )
 async def test_a_session_is_lost_if_a_ping_is_denied_as_well(
-    wire: Wire, said: httpx.Response, lost: bool
+    wire: OlderServer, said: httpx.Response, lost: bool
 ) -> None:
     def unknown_elsewhere(arrived: Arrived) -> Any:
         return (
@@ -808,7 +837,7 @@ async def test_a_session_is_lost_if_a_ping_is_denied_as_well(
 
 
 @requirement("2025:lost-session", "law:7")
-async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_found(wire: Wire) -> None:
+async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_found(wire: OlderServer) -> None:
     """No other session has it that could be gone to, so that nobody is told to."""
     wire.replies["tasks/get"] = lambda arrived: refusal(-32602, "Task not found", 200, arrived.message["id"])
     async with wire.session() as session:
@@ -826,7 +855,7 @@ async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_fou
 @requirement("2025:lost-session", "law:7")
 @pytest.mark.parametrize("status", [503, 404])
 async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_what_may_pass(
-    wire: Wire, status: int
+    wire: OlderServer, status: int
 ) -> None:
     """The session that was begun meanwhile does not know the task, and its word would end it."""
 
@@ -849,7 +878,9 @@ async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_
 
 
 @requirement("2025:lost-session", "law:7")
-async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(wire: Wire) -> None:
+async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(
+    wire: OlderServer,
+) -> None:
     """Else its task would wait for ever for the answer to a question that nobody hears."""
     clock, observed = ManualClock(), Observed()
     streams = [Stream(), Stream()]
@@ -871,7 +902,7 @@ async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_open
 
 
 @requirement("2025:lost-session", "law:7")
-async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: Wire) -> None:
+async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: OlderServer) -> None:
     replies: list[Any] = [refusal(-32600, "Session not found", 404)]
     wire.replies["tasks/get"] = lambda arrived: replies.pop() if replies else wire.task
     async with wire.session() as session:
@@ -884,7 +915,7 @@ async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(
 
 
 async def test_a_task_that_another_session_knows_goes_on_there(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    wire: OlderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where replicas share a store. What was asked is answered once the server asks it again."""
     async with asking(wire) as (session, observed, _, snapshot):
@@ -901,7 +932,7 @@ async def test_a_task_that_another_session_knows_goes_on_there(
 
 
 @requirement("2025:upgraded", "law:7")
-async def test_a_task_of_another_version_is_not_asked_for(wire: Wire) -> None:
+async def test_a_task_of_another_version_is_not_asked_for(wire: OlderServer) -> None:
     """Its ``session_data`` is the ``requestState`` of a server that speaks this version since."""
     ref = TaskRef(TASK, "eyJzdGF0ZSI6IDF9")
     async with wire.session() as session:
@@ -919,7 +950,7 @@ async def test_a_task_of_another_version_is_not_asked_for(wire: Wire) -> None:
 
 @pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
 async def test_a_stream_that_the_server_closes_on_purpose_is_resumed_when_it_wants(
-    wire: Wire, method: str
+    wire: OlderServer, method: str
 ) -> None:
     """SEP-1699: an event without data and a ``retry``, the end of the stream, and the rest by a GET."""
     clock, observed, first = ManualClock(), Observed(), Stream()
@@ -973,7 +1004,7 @@ async def test_a_stream_that_the_server_closes_on_purpose_is_resumed_when_it_wan
 
 
 @pytest.mark.parametrize("why", ["no event ID", "refused", "an error of the GET", "nothing comes"])
-async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: str) -> None:
+async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: OlderServer, why: str) -> None:
     clock, first = ManualClock(), Stream()
     first.event(None, event_id=None if why == "no event ID" else "e1")
     first.end()
@@ -1008,7 +1039,7 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
-    wire: Wire, *, restarted: bool, key: str | None
+    wire: OlderServer, *, restarted: bool, key: str | None
 ) -> None:
     """That the GET was not sent says nothing of the call that it resumes."""
     clock, first = ManualClock(), Stream()
@@ -1048,7 +1079,7 @@ async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
 
 
 @requirement("law:4")
-async def test_a_result_that_breaks_is_opened_again_by_polls_ever_more_rarely(wire: Wire) -> None:
+async def test_a_result_that_breaks_is_opened_again_by_polls_ever_more_rarely(wire: OlderServer) -> None:
     clock, observed = ManualClock(), Observed()
     wire.task = INPUT_REQUIRED
     wire.replies["tasks/result"] = lambda arrived: httpx.Response(502)
@@ -1065,7 +1096,7 @@ async def test_a_result_that_breaks_is_opened_again_by_polls_ever_more_rarely(wi
 
 @pytest.mark.parametrize(("status", "tries"), [(405, 1), (404, 5)])
 async def test_a_server_without_a_stream_of_its_own_is_not_asked_for_ever(
-    wire: Wire, status: int, tries: int
+    wire: OlderServer, status: int, tries: int
 ) -> None:
     clock, observed = ManualClock(), Observed()
     wire.replies["GET"] = lambda arrived: httpx.Response(status)
@@ -1075,7 +1106,7 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_for_ever(
     assert len(wire.of("GET")) == tries
 
 
-async def test_the_stream_of_the_session_is_opened_again_where_it_broke(wire: Wire) -> None:
+async def test_the_stream_of_the_session_is_opened_again_where_it_broke(wire: OlderServer) -> None:
     clock, observed = ManualClock(), Observed()
     streams: list[Stream] = []
 
@@ -1123,7 +1154,7 @@ class OneStream:
 @requirement("2025:any-stream", "law:3")
 @pytest.mark.parametrize("way", ["by URL", "beneath"])
 async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its_questions(
-    wire: Wire, way: str
+    wire: OlderServer, way: str
 ) -> None:
     """A server sends once what it has to say, and not to a stream that comes later."""
     get, heard, call = OneStream(conflicts=3), list[bool](), wire.replies["tools/call"]
@@ -1146,7 +1177,7 @@ async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its
         else:
             transport = TasksHttpTransport(inner, journal=MemoryJournal())
             async with httpx.AsyncClient(transport=transport) as http:
-                host = Host(http, url=URL, version="2025-11-25")
+                host = JsonRpcHost(http, url=URL, version="2025-11-25")
                 for _ in range(2):
                     assert await host.text("slow") == "done"
     assert heard == [True, True]
@@ -1155,7 +1186,7 @@ async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its
 
 @requirement("2025:lost-session", "2025:any-stream")
 async def test_a_call_that_waits_for_the_stream_of_a_session_that_ends_goes_out_on_that_of_the_next(
-    wire: Wire,
+    wire: OlderServer,
 ) -> None:
     clock, observed, get, heard = ManualClock(), Observed(), OneStream(conflicts=3), list[str | None]()
     wire.replies["GET"] = get
@@ -1185,7 +1216,7 @@ async def test_a_call_that_waits_for_the_stream_of_a_session_that_ends_goes_out_
     ("why", "waited_s"), [("there is none", 0.0), ("another client has it", 5.0), ("it ends at once", 1.0)]
 )
 async def test_five_calls_wait_but_once_for_a_stream_that_does_not_stay(
-    wire: Wire, why: str, waited_s: float
+    wire: OlderServer, why: str, waited_s: float
 ) -> None:
     clock, over = ManualClock(), list[float]()
 

@@ -24,10 +24,9 @@ from mcp_tasks_client import (
 from mcp_tasks_client.protocol import JSONObject
 from tests._requirements import requirement
 from tests._results import text
-from tests.hosts.http._host import Host
-
-from .wire import LIMIT_S, TASK, Arrived, Wire, refusal
-from .wire import text as said
+from tests.kit.json_rpc_host import JsonRpcHost
+from tests.kit.older_server import LIMIT_S, TASK, Arrived, OlderServer, refusal
+from tests.kit.older_server import text as said
 
 pytestmark = pytest.mark.anyio
 
@@ -38,9 +37,9 @@ EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
 
 @pytest.fixture
-def wire() -> Wire:
+def wire() -> OlderServer:
     """A server whose task ends with the second poll."""
-    wire = Wire()
+    wire = OlderServer()
     wire.task["pollInterval"] = 1
     wire.replies["server/discover"] = lambda arrived: refusal(-32600, "Unsupported protocol version", 400)
     wire.replies["tasks/get"] = lambda arrived: (
@@ -51,7 +50,9 @@ def wire() -> Wire:
 
 
 @asynccontextmanager
-async def by_url(wire: Wire, journal: Journal | None = None, **options: Any) -> AsyncIterator[TasksClient]:
+async def by_url(
+    wire: OlderServer, journal: Journal | None = None, **options: Any
+) -> AsyncIterator[TasksClient]:
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=httpx.MockTransport(wire)) as http:
             options = {"journal": journal or MemoryJournal(), "poll": QUICK, **options}
@@ -59,7 +60,7 @@ async def by_url(wire: Wire, journal: Journal | None = None, **options: Any) -> 
                 yield client
 
 
-def methods(wire: Wire) -> list[str]:
+def methods(wire: OlderServer) -> list[str]:
     return [one.method for one in wire.arrived]
 
 
@@ -73,7 +74,7 @@ def forever(arrived: Arrived) -> JSONObject:
 @requirement("law:14")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_server_that_refuses_what_it_does_not_know_is_asked_once_by_initialize(
-    wire: Wire, status: int
+    wire: OlderServer, status: int
 ) -> None:
     wire.replies["server/discover"] = lambda arrived: httpx.Response(
         status, headers={"WWW-Authenticate": 'Bearer realm="mcp"'}
@@ -86,19 +87,21 @@ async def test_a_server_that_refuses_what_it_does_not_know_is_asked_once_by_init
 
 
 @requirement("law:14")
-async def test_such_a_server_serves_a_host_over_its_http_client_as_well(wire: Wire) -> None:
+async def test_such_a_server_serves_a_host_over_its_http_client_as_well(wire: OlderServer) -> None:
     wire.replies["server/discover"] = lambda arrived: httpx.Response(401)
     transport = TasksHttpTransport(httpx.MockTransport(wire), journal=MemoryJournal(), poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport) as http:
-            assert await Host(http, url=URL).text("slow") == "done"
+            assert await JsonRpcHost(http, url=URL).text("slow") == "done"
 
 
 @pytest.mark.parametrize(
     ("challenge", "tried"),
     [('Bearer realm="mcp", error="invalid_token"', 0), ('Bearer realm="mcp"', 1), ("", 1)],
 )
-async def test_a_credential_that_is_refused_stays_refused(wire: Wire, challenge: str, tried: int) -> None:
+async def test_a_credential_that_is_refused_stays_refused(
+    wire: OlderServer, challenge: str, tried: int
+) -> None:
     refused = httpx.Response(401, headers={"WWW-Authenticate": challenge} if challenge else {})
     wire.replies["server/discover"] = wire.replies["initialize"] = lambda arrived: refused
     async with by_url(wire) as client:
@@ -111,7 +114,9 @@ async def test_a_credential_that_is_refused_stays_refused(wire: Wire, challenge:
         assert text(await client.call_tool("plain")) == "plain"
 
 
-async def test_a_server_that_lets_everybody_initialize_has_still_refused_the_credential(wire: Wire) -> None:
+async def test_a_server_that_lets_everybody_initialize_has_still_refused_the_credential(
+    wire: OlderServer,
+) -> None:
     """Also where it lets everybody ``ping``, as gateways do."""
     wire.replies["server/discover"] = wire.replies["tools/list"] = lambda arrived: httpx.Response(401)
     async with by_url(wire) as client:
@@ -119,7 +124,7 @@ async def test_a_server_that_lets_everybody_initialize_has_still_refused_the_cre
             await client.call_tool("slow")
         assert methods(wire)[-1] == "DELETE", "what was begun in vain is ended"
         # The credential is good now, and the server speaks 2026-07-28.
-        wire.replies |= Wire().replies
+        wire.replies |= OlderServer().replies
         wire.replies["server/discover"] = lambda arrived: {"supportedVersions": ["2026-07-28"]}
         assert text(await client.call_tool("plain")) == "plain"
     assert methods(wire).count("initialize") == 1
@@ -130,7 +135,7 @@ async def test_a_server_that_lets_everybody_initialize_has_still_refused_the_cre
 
 
 @pytest.fixture
-def both(wire: Wire) -> Wire:
+def both(wire: OlderServer) -> OlderServer:
     """As mcp-go 1.0 beta: 2026-07-28 without the extension, core tasks at 2025-11-25."""
     wire.replies["server/discover"] = lambda arrived: {
         "supportedVersions": ["2026-07-28", "2025-11-25"],
@@ -145,7 +150,7 @@ def both(wire: Wire) -> Wire:
     return wire
 
 
-async def test_a_tool_that_needs_the_older_version_says_how_to_call_it(both: Wire) -> None:
+async def test_a_tool_that_needs_the_older_version_says_how_to_call_it(both: OlderServer) -> None:
     async with by_url(both) as client:
         assert text(await client.call_tool("plain")) == "plain"
         with pytest.raises(MissingCapabilityError, match=r'TasksClient.*protocol="2025-11-25"') as caught:
@@ -155,13 +160,13 @@ async def test_a_tool_that_needs_the_older_version_says_how_to_call_it(both: Wir
     assert len(both.of("tools/call")) == 1
 
 
-async def test_the_older_version_can_be_asked_for(both: Wire) -> None:
+async def test_the_older_version_can_be_asked_for(both: OlderServer) -> None:
     async with by_url(both, protocol="2025-11-25") as client:
         assert text(await client.call_tool("slow")) == "done"
     assert "server/discover" not in methods(both)
 
 
-async def test_a_tool_that_requires_a_task_is_called_where_there_is_the_extension(both: Wire) -> None:
+async def test_a_tool_that_requires_a_task_is_called_where_there_is_the_extension(both: OlderServer) -> None:
     both.replies["server/discover"] = lambda arrived: {
         "supportedVersions": ["2026-07-28"],
         "capabilities": {"tools": {}, "extensions": {EXTENSION: {}}},
@@ -171,7 +176,7 @@ async def test_a_tool_that_requires_a_task_is_called_where_there_is_the_extensio
         assert text(await client.call_tool("slow")) == "at once"
 
 
-async def test_a_task_of_the_older_version_is_resumed_by_who_asks_for_that(both: Wire) -> None:
+async def test_a_task_of_the_older_version_is_resumed_by_who_asks_for_that(both: OlderServer) -> None:
     journal = MemoryJournal()
     both.replies["tasks/get"] = forever
     async with by_url(both, journal, protocol="2025-11-25") as client:
@@ -195,7 +200,7 @@ def test_a_version_that_cannot_be_asked_for_is_refused() -> None:
 
 
 async def test_a_task_of_an_unknown_session_is_not_found_and_nobody_is_told_to_call_again(
-    wire: Wire,
+    wire: OlderServer,
 ) -> None:
     wire.replies["tasks/get"] = lambda arrived: (
         forever(arrived)
@@ -215,7 +220,7 @@ async def test_a_task_of_an_unknown_session_is_not_found_and_nobody_is_told_to_c
 
 
 @pytest.mark.parametrize("tool", ["plain", "slow"])
-async def test_a_session_in_which_nothing_lives_is_ended(wire: Wire, tool: str) -> None:
+async def test_a_session_in_which_nothing_lives_is_ended(wire: OlderServer, tool: str) -> None:
     async with by_url(wire) as client:
         await client.call_tool(tool)
         assert not wire.of("DELETE")
@@ -223,15 +228,15 @@ async def test_a_session_in_which_nothing_lives_is_ended(wire: Wire, tool: str) 
     assert methods(wire)[-1] == "DELETE"
 
 
-async def test_a_session_whose_server_ends_none_is_left(wire: Wire) -> None:
+async def test_a_session_whose_server_ends_none_is_left(wire: OlderServer) -> None:
     wire.replies["DELETE"] = lambda arrived: httpx.Response(405)
     async with by_url(wire) as client:
         await client.call_tool("plain")
     assert len(wire.of("DELETE")) == 1
 
 
-async def test_a_server_that_does_not_answer_holds_nobody_up(wire: Wire) -> None:
-    class Silent(Wire):
+async def test_a_server_that_does_not_answer_holds_nobody_up(wire: OlderServer) -> None:
+    class Silent(OlderServer):
         async def __call__(self, request: httpx.Request) -> httpx.Response:
             if request.method == "DELETE":
                 self.asked = True
@@ -246,7 +251,7 @@ async def test_a_server_that_does_not_answer_holds_nobody_up(wire: Wire) -> None
 
 
 @requirement("law:8")
-async def test_a_session_is_left_to_whoever_needs_it_for_an_unfinished_task(wire: Wire) -> None:
+async def test_a_session_is_left_to_whoever_needs_it_for_an_unfinished_task(wire: OlderServer) -> None:
     wire.replies["tasks/get"] = forever
     journal = MemoryJournal()
     async with by_url(wire, journal) as client:
@@ -259,7 +264,7 @@ async def test_a_session_is_left_to_whoever_needs_it_for_an_unfinished_task(wire
     assert {one.session_id for one in wire.of("tasks/get")} == {"s1"}
 
 
-async def test_a_session_in_which_a_task_was_found_is_left_to_the_next_process(wire: Wire) -> None:
+async def test_a_session_in_which_a_task_was_found_is_left_to_the_next_process(wire: OlderServer) -> None:
     """As at servers that know their tasks in every session. The journal names the one where it was found."""
     wire.replies["tasks/get"] = forever
     async with by_url(wire) as client:
@@ -268,7 +273,7 @@ async def test_a_session_in_which_a_task_was_found_is_left_to_the_next_process(w
     assert not wire.of("DELETE")
 
 
-async def test_a_session_is_left_if_the_reply_to_a_call_was_lost(wire: Wire) -> None:
+async def test_a_session_is_left_if_the_reply_to_a_call_was_lost(wire: OlderServer) -> None:
     wire.replies["tools/call"] = lambda arrived: httpx.ReadError("broken")
     async with by_url(wire) as client:
         with pytest.raises(Exception, match="lost"):
@@ -278,7 +283,7 @@ async def test_a_session_is_left_if_the_reply_to_a_call_was_lost(wire: Wire) -> 
 
 @requirement("law:1")
 async def test_a_session_is_left_while_the_end_of_its_task_is_not_journaled(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    wire: OlderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next process asks for the result in that session."""
     journal = MemoryJournal()
@@ -299,10 +304,10 @@ async def test_a_session_is_left_while_the_end_of_its_task_is_not_journaled(
         assert text(await handle.result()) == "done"
 
 
-async def test_over_a_host_s_http_client_a_session_of_ours_is_ended_as_well(wire: Wire) -> None:
+async def test_over_a_host_s_http_client_a_session_of_ours_is_ended_as_well(wire: OlderServer) -> None:
     transport = TasksHttpTransport(httpx.MockTransport(wire), journal=MemoryJournal(), poll=QUICK)
     with anyio.fail_after(LIMIT_S):
         async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer a"}) as http:
-            assert await Host(http, url=URL).text("slow") == "done"
+            assert await JsonRpcHost(http, url=URL).text("slow") == "done"
     (ended,) = wire.of("DELETE")
     assert (ended.session_id, ended.headers["authorization"]) == ("s1", "Bearer a")

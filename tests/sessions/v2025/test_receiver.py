@@ -29,7 +29,7 @@ ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
 ENDED: Final = "notifications/tasks/status"
 
 
-class Person(Inputs):
+class InputsOnCue(Inputs):
     """Is asked, and answers when told to. A stubborn person cannot be stopped."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Person(Inputs):
 class Desk:
     """A receiver, and a server's way to it."""
 
-    def __init__(self, person: Person, policy: ReceivePolicy) -> None:
+    def __init__(self, person: InputsOnCue, policy: ReceivePolicy) -> None:
         self.clock = ManualClock()
         self.receiver = Receiver(person, policy, self.clock)
         self.notified: list[tuple[str, str, JSONObject]] = []
@@ -93,7 +93,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(person: Person, policy: ReceivePolicy | None = None) -> AsyncIterator[Desk]:
+async def desk(person: InputsOnCue, policy: ReceivePolicy | None = None) -> AsyncIterator[Desk]:
     found = Desk(person, policy or ReceivePolicy())
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -127,14 +127,14 @@ class Waiting:
     ],
 )
 def test_tasks_are_declared_for_what_the_host_can_be_asked(capabilities: Any, requests: Any) -> None:
-    receiver = Receiver(Person(capabilities=capabilities), ReceivePolicy(), ManualClock())
+    receiver = Receiver(InputsOnCue(capabilities=capabilities), ReceivePolicy(), ManualClock())
     assert receiver.capabilities == {"tasks": {"list": {}, "cancel": {}, "requests": requests}}
 
 
 @requirement("2025:receive-capability")
 @pytest.mark.parametrize("capabilities", [{}, {"roots": {}}])
 def test_nothing_is_declared_or_taken_where_the_host_cannot_be_asked(capabilities: Any) -> None:
-    receiver = Receiver(Person(capabilities=capabilities), ReceivePolicy(), ManualClock())
+    receiver = Receiver(InputsOnCue(capabilities=capabilities), ReceivePolicy(), ManualClock())
     assert receiver.capabilities == {}
     assert not receiver.concerns("tasks/list", {})
 
@@ -157,7 +157,7 @@ def test_nothing_is_declared_or_taken_where_the_host_cannot_be_asked(capabilitie
 def test_only_declared_questions_with_a_task_are_taken(
     method: str, params: Any, capabilities: Any, concerned: bool
 ) -> None:
-    receiver = Receiver(Person(capabilities=capabilities), ReceivePolicy(), ManualClock())
+    receiver = Receiver(InputsOnCue(capabilities=capabilities), ReceivePolicy(), ManualClock())
     assert receiver.concerns(method, params) is concerned
 
 
@@ -175,7 +175,7 @@ def test_limits_that_make_no_sense_are_refused(limits: Any) -> None:
 
 @requirement("2025:receive-at-once", "2025:receive-result", "2025:receive-lifecycle", "2025:receive-marks")
 async def test_a_task_is_created_at_once_and_its_result_is_waited_for() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person) as server, anyio.create_task_group() as tasks:
         task = await server.create()
         assert task == {
@@ -203,7 +203,7 @@ async def test_a_task_is_created_at_once_and_its_result_is_waited_for() -> None:
 
 @requirement("2025:receive-notifications", "2025:receive-marks")
 async def test_the_server_is_notified_of_the_end_once() -> None:
-    person = Person()
+    person = InputsOnCue()
     person.ready.set()
     async with desk(person) as server:
         task = await server.create()
@@ -226,7 +226,7 @@ async def test_the_server_is_notified_of_the_end_once() -> None:
 async def test_a_question_without_an_answer_is_a_failed_task_with_the_error_of_a_plain_question(
     answer: Exception, error: RpcError
 ) -> None:
-    person = Person(answer)
+    person = InputsOnCue(answer)
     person.ready.set()
     async with desk(person) as server:
         task = await server.create()
@@ -237,7 +237,7 @@ async def test_a_question_without_an_answer_is_a_failed_task_with_the_error_of_a
 
 @requirement("2025:receive-task-id")
 async def test_task_ids_are_unguessable_and_the_params_name_the_task() -> None:
-    async with desk(Person()) as server:
+    async with desk(InputsOnCue()) as server:
         tasks = [await server.create() for _ in range(8)]
         ids = {task["taskId"] for task in tasks}
         assert min(map(len, ids)) * 6 >= 128, "bits: one of 64 characters holds six"
@@ -248,7 +248,7 @@ async def test_task_ids_are_unguessable_and_the_params_name_the_task() -> None:
 
 
 async def test_a_question_that_comes_twice_under_one_id_is_one_task_while_it_goes_on() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person) as server:
         first = await server.create(request_id=0)
         assert await server.create(request_id=0) == first
@@ -266,7 +266,7 @@ async def test_a_question_that_comes_twice_under_one_id_is_one_task_while_it_goe
 @requirement("2025:receive-cancel")
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_cancelled_task_stays_cancelled_whatever_the_host_still_answers(stubborn: bool) -> None:
-    person = Person(stubborn=stubborn)
+    person = InputsOnCue(stubborn=stubborn)
     async with desk(person) as server, anyio.create_task_group() as tasks:
         task = await server.create()
         waiting = Waiting(tasks, server.about, "result", task)
@@ -283,7 +283,7 @@ async def test_a_cancelled_task_stays_cancelled_whatever_the_host_still_answers(
 
 @requirement("2025:receive-cancel", "2025:receive-errors")
 async def test_a_task_that_has_ended_cannot_be_cancelled() -> None:
-    person = Person()
+    person = InputsOnCue()
     person.ready.set()
     async with desk(person) as server:
         task = await server.create()
@@ -295,7 +295,7 @@ async def test_a_task_that_has_ended_cannot_be_cancelled() -> None:
 
 @requirement("law:10")
 async def test_what_a_cancelled_task_of_the_server_needed_is_stopped_and_nobody_is_asked() -> None:
-    person, mark = Person(), {RELATED: {"taskId": "theirs"}}
+    person, mark = InputsOnCue(), {RELATED: {"taskId": "theirs"}}
     async with desk(person) as server, anyio.create_task_group() as tasks:
         needed = await server.create(_meta=mark)
         other = await server.create(_meta={RELATED: {"taskId": "another"}})
@@ -317,7 +317,7 @@ async def test_what_a_cancelled_task_of_the_server_needed_is_stopped_and_nobody_
 
 @requirement("2025:receive-marks")
 async def test_the_reply_to_a_question_of_a_servers_task_is_marked_with_that_task() -> None:
-    async with desk(Person()) as server:
+    async with desk(InputsOnCue()) as server:
         mark = {RELATED: {"taskId": "theirs"}}
         reply = await server.ask("elicitation/create", task={}, _meta=mark)
         assert reply["_meta"] == mark
@@ -332,14 +332,14 @@ async def test_the_reply_to_a_question_of_a_servers_task_is_marked_with_that_tas
     [({}, 2000), ({"ttl": 0}, 2000), ({"ttl": 0.5}, 1), ({"ttl": 9000}, 5000), ({"ttl": None}, 5000)],
 )
 async def test_a_time_to_live_has_a_default_and_a_limit(wish: Any, ttl_ms: int) -> None:
-    async with desk(Person(), ReceivePolicy(default_ttl_ms=2000, max_ttl_ms=5000)) as server:
+    async with desk(InputsOnCue(), ReceivePolicy(default_ttl_ms=2000, max_ttl_ms=5000)) as server:
         task = await server.create(task=wish)
         assert (task["ttl"], type(task["ttl"])) == (ttl_ms, int)
 
 
 @requirement("2025:receive-ttl", "2025:receive-errors", "2025:receive-words")
 async def test_a_time_to_live_that_is_over_ends_the_asking_and_the_waiting_and_forgets_the_task() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person) as server, anyio.create_task_group() as tasks:
         task = await server.create(task={"ttl": 60_000})
         waiting = Waiting(tasks, server.about, "result", task)
@@ -355,7 +355,7 @@ async def test_a_time_to_live_that_is_over_ends_the_asking_and_the_waiting_and_f
 
 @requirement("2025:receive-ttl")
 async def test_a_result_is_kept_for_the_time_to_live_and_the_wall_clock_does_not_matter() -> None:
-    person = Person()
+    person = InputsOnCue()
     person.ready.set()
     async with desk(person) as server:
         task = await server.create(task={"ttl": 60_000})
@@ -371,7 +371,7 @@ async def test_a_result_is_kept_for_the_time_to_live_and_the_wall_clock_does_not
 
 @requirement("2025:receive-isolation")
 async def test_a_session_never_sees_the_tasks_of_another() -> None:
-    async with desk(Person()) as server:
+    async with desk(InputsOnCue()) as server:
         task = await server.create("mine")
         for verb in ("get", "result", "cancel"):
             refused = await server.about(verb, task, "other")
@@ -381,7 +381,7 @@ async def test_a_session_never_sees_the_tasks_of_another() -> None:
 
 
 async def test_the_tasks_of_a_session_end_with_it() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person) as server:
         task, other = await server.create("ended"), await server.create("goes on")
         server.receiver.forget_session("ended")
@@ -392,7 +392,7 @@ async def test_the_tasks_of_a_session_end_with_it() -> None:
 
 
 async def test_nobody_is_asked_any_more_once_the_receiver_has_stopped() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person) as server:
         task = await server.create()
     assert person.stopped == 1
@@ -403,7 +403,7 @@ async def test_nobody_is_asked_any_more_once_the_receiver_has_stopped() -> None:
 
 @requirement("2025:receive-list")
 async def test_a_list_comes_in_pages_that_show_each_task_that_stays_once() -> None:
-    async with desk(Person(), ReceivePolicy(page_size=2)) as server:
+    async with desk(InputsOnCue(), ReceivePolicy(page_size=2)) as server:
         first, *rest = [await server.create() for _ in range(4)]
         page = await server.ask("tasks/list")
         assert page["tasks"] == [first, rest[0]]
@@ -417,7 +417,7 @@ async def test_a_list_comes_in_pages_that_show_each_task_that_stays_once() -> No
 
 @requirement("2025:receive-errors")
 async def test_a_cursor_that_was_never_given_out_is_refused() -> None:
-    async with desk(Person(), ReceivePolicy(page_size=1)) as server:
+    async with desk(InputsOnCue(), ReceivePolicy(page_size=1)) as server:
         await server.create()
         cursors: list[Any] = ["", "next", "0", "2", "01", "-1", "1\n", "²", 1, 1.0, {}, "9" * 100_000]
         for cursor in cursors:
@@ -439,7 +439,7 @@ async def test_a_cursor_that_was_never_given_out_is_refused() -> None:
     ],
 )
 async def test_a_malformed_request_is_refused(method: str, requests: list[JSONObject]) -> None:
-    async with desk(Person()) as server:
+    async with desk(InputsOnCue()) as server:
         for params in requests:
             refused = await server.ask(method, **params)
             assert refused.code == -32602, params
@@ -448,7 +448,7 @@ async def test_a_malformed_request_is_refused(method: str, requests: list[JSONOb
 
 @requirement("2025:receive-limits")
 async def test_a_session_has_so_many_tasks_and_another_has_as_many() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person, ReceivePolicy(max_working=1, max_kept=2)) as server:
         await server.create()
         refused = await server.ask("elicitation/create", task={})
@@ -464,7 +464,7 @@ async def test_a_session_has_so_many_tasks_and_another_has_as_many() -> None:
 
 @requirement("2025:receive-pace")
 async def test_a_server_that_asks_too_often_is_told_so_and_may_ask_again_later() -> None:
-    async with desk(Person(), ReceivePolicy(max_requests_per_s=1)) as server:
+    async with desk(InputsOnCue(), ReceivePolicy(max_requests_per_s=1)) as server:
         replies = [await server.ask("tasks/list") for _ in range(11)]
         assert replies[9] == {"tasks": []}
         assert (replies[10].code, "Too many requests" in replies[10].message) == (-32603, True)
@@ -474,7 +474,7 @@ async def test_a_server_that_asks_too_often_is_told_so_and_may_ask_again_later()
 
 
 async def test_requests_that_are_being_answered_are_bounded() -> None:
-    person = Person()
+    person = InputsOnCue()
     async with desk(person, ReceivePolicy(max_requests=2)) as server, anyio.create_task_group() as tasks:
         task = await server.create()
         for _ in range(2):
@@ -489,7 +489,7 @@ async def test_requests_that_are_being_answered_are_bounded() -> None:
 @requirement("2025:receive-audit", "law:9")
 async def test_the_life_of_a_task_is_logged_without_its_id(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mcp_tasks_client")
-    person = Person()
+    person = InputsOnCue()
     person.ready.set()
     async with desk(person) as server:
         task = await server.create()

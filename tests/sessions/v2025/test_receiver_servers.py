@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
+from mcp_types import ErrorData
 
 from mcp_tasks_client import MemoryJournal, ReceivePolicy, TasksClient
 from tests._requirements import requirement
+from tests.kit.person import Person
 from tests.legacy_servers import LegacyProgram, LegacyServer
 
 pytestmark = pytest.mark.anyio
@@ -22,38 +21,8 @@ RELATED: Final = "io.modelcontextprotocol/related-task"
 FAST: Final = ReceivePolicy(poll_interval_ms=50)
 SAID: Final = {
     "asks": {"action": "accept", "content": {"name": "Ada"}},
-    "samples": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "four"}},
+    "samples": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "4"}},
 }
-
-
-class Host:
-    """Answers what it is asked, and remembers how often."""
-
-    def __init__(self, wait_s: float = 0.2) -> None:
-        self.asked = 0
-        self.wait_s = wait_s
-
-    async def elicit(self, context: Any, params: Any) -> Any:
-        self.asked += 1
-        await anyio.sleep(self.wait_s)
-        return ElicitResult(action="accept", content={"name": "Ada"})
-
-    async def sample(self, context: Any, params: Any) -> Any:
-        self.asked += 1
-        await anyio.sleep(self.wait_s)
-        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="four"))
-
-    @asynccontextmanager
-    async def client(self, url: str) -> AsyncIterator[TasksClient]:
-        with anyio.fail_after(LIMIT_S):
-            async with TasksClient(
-                url,
-                journal=MemoryJournal(),
-                elicitation=self.elicit,
-                sampling=self.sample,
-                receive=FAST,
-            ) as client:
-                yield client
 
 
 def unmarked(result: Any) -> Any:
@@ -71,8 +40,8 @@ async def told(client: TasksClient, tool: str, **arguments: Any) -> Any:
 async def test_a_server_has_a_question_run_as_a_task_and_comes_back_for_the_answer(
     legacy_server: LegacyServer, what: str
 ) -> None:
-    host = Host()
-    async with host.client(legacy_server.url) as client:
+    person = Person(takes_s=0.2)
+    async with person.client(legacy_server.url, receive=FAST) as client:
         said = await told(client, f"{what}_as_task", list=True)
     assert said["created"]["status"] == "working"
     assert [task["taskId"] for task in said["listed"]] == [said["created"]["taskId"]]
@@ -80,7 +49,7 @@ async def test_a_server_has_a_question_run_as_a_task_and_comes_back_for_the_answ
     assert said["polled"][-1] == "completed"
     assert unmarked(said["result"]) == SAID[what]
     assert said["result"]["_meta"][RELATED] == {"taskId": said["created"]["taskId"]}
-    assert host.asked == 1
+    assert len(person.asked) == 1
 
 
 @requirement("2025:receive-marks")
@@ -88,17 +57,17 @@ async def test_a_server_has_a_question_run_as_a_task_and_comes_back_for_the_answ
 async def test_a_task_of_the_servers_has_one_run_by_the_client(
     legacy_server: LegacyServer, what: str
 ) -> None:
-    host = Host()
-    async with host.client(legacy_server.url) as client:
+    person = Person(takes_s=0.2)
+    async with person.client(legacy_server.url, receive=FAST) as client:
         said = await told(client, f"{what}_as_task_inside")
     assert unmarked(said["result"]) == SAID[what]
-    assert host.asked == 1
+    assert len(person.asked) == 1
 
 
 @requirement("2025:receive-cancel")
 async def test_a_server_takes_its_question_back(legacy_server: LegacyServer) -> None:
-    host = Host(wait_s=LIMIT_S)
-    async with host.client(legacy_server.url) as client:
+    person = Person(takes_s=LIMIT_S)
+    async with person.client(legacy_server.url, receive=FAST) as client:
         said = await told(client, "asks_as_task", cancel=True)
     assert said["cancelled"]["status"] == "cancelled"
     assert set(said["polled"]) <= {"cancelled"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +11,9 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
+from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
-    MemoryJournal,
     MissingCapabilityError,
     TaskCancelledError,
     TaskFailedError,
@@ -26,6 +23,7 @@ from mcp_tasks_client import (
 from tests._forked import Program
 from tests._requirements import requirement
 from tests._results import text
+from tests.kit.person import Person
 from tests.legacy_servers import LegacyProgram, LegacyServer
 
 from .host_process import CALLS
@@ -64,29 +62,6 @@ def program(request: pytest.FixtureRequest, pair: tuple[str, str]) -> LegacyProg
     return found
 
 
-class Host:
-    """Answers what it is asked, and remembers it."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        self.asked.append(params.message)
-        await anyio.lowlevel.checkpoint()
-        return ElicitResult(action="accept", content={"name": "Ada"})
-
-    async def sample(self, context: Any, params: Any) -> CreateMessageResult:
-        self.asked.append(params.messages[0].content.text)
-        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="four"))
-
-    @asynccontextmanager
-    async def client(self, url: str, journal: Any = None, **options: Any) -> AsyncIterator[TasksClient]:
-        callbacks = {"elicitation": self.elicit, "sampling": self.sample, **options}
-        with anyio.fail_after(LIMIT_S):
-            async with TasksClient(url, journal=journal or MemoryJournal(), **callbacks) as client:
-                yield client
-
-
 def session_of(server: LegacyServer) -> str:
     """The MCP session of the latest call."""
     session_id = server.witness("tools/call")[-1].session_id
@@ -103,7 +78,7 @@ def answers(server: LegacyServer) -> list[Any]:
 
 
 async def test_what_hosts_do_with_a_session_besides_calls_is_passed_on(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         said = await client.initialize()
         assert said.protocol_version == "2025-11-25"
         assert said.capabilities.tools is not None
@@ -119,15 +94,15 @@ async def test_what_hosts_do_with_a_session_besides_calls_is_passed_on(server: L
 
 @requirement("2025:tool-support", "2025:capability")
 async def test_a_host_may_want_tasks_always_or_never_and_for_how_long(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool("plain")
         assert text(await handle.result()) == "plain"
         assert handle.task_id is None
-    async with Host().client(server.url, task_preference="never") as client:
+    async with Person().client(server.url, task_preference="never") as client:
         handle = await client.start_tool("slow", {"duration_ms": 50})
         assert text(await handle.result()) == "rested"
         assert handle.task_id is None
-    async with Host().client(server.url, task_preference="always", task_ttl_s=5.0) as client:
+    async with Person().client(server.url, task_preference="always", task_ttl_s=5.0) as client:
         assert (await client.start_tool("slow", {"duration_ms": 50})).task_id is not None
         assert server.witness("tools/call")[-1].params["task"] == {"ttl": 5000}  # type: ignore[index]
         with pytest.raises(MissingCapabilityError, match='task_preference is "auto"'):
@@ -137,7 +112,7 @@ async def test_a_host_may_want_tasks_always_or_never_and_for_how_long(server: Le
 @requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")
 @pytest.mark.parametrize("tool", ["slow", "must"])
 async def test_a_tool_that_takes_a_while_returns_its_result(server: LegacyServer, tool: str) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool(tool, {"duration_ms": 200})
         result = await handle.result()
     assert result.meta == {RELATED: {"taskId": handle.task_id}}
@@ -149,7 +124,7 @@ async def test_a_tool_that_takes_a_while_returns_its_result(server: LegacyServer
 async def test_a_task_that_fails_says_why_or_returns_what_the_tool_did(
     server: LegacyServer, how: str
 ) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         if how == "message":
             with pytest.raises(TaskFailedError) as caught:
                 await client.call_tool("fails", {"how": how})
@@ -160,7 +135,7 @@ async def test_a_task_that_fails_says_why_or_returns_what_the_tool_did(
 
 @requirement("2025:poll-interval", "law:4")
 async def test_polls_keep_the_pace_that_the_server_sets(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         await client.call_tool("slow", {"duration_ms": 1000, "hint_ms": 300})
     times = [one.at for one in (*sent(server, "tools/call"), *sent(server, "tasks/get"))]
     assert 2 <= len(times) <= 5
@@ -169,14 +144,14 @@ async def test_polls_keep_the_pace_that_the_server_sets(server: LegacyServer) ->
 
 @requirement("2025:notifications")
 async def test_an_end_that_the_server_tells_of_is_not_waited_for(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         result = await client.call_tool("slow", {"duration_ms": 600, "hint_ms": 60_000})
         assert text(result) == "rested"
     assert sent(server, "tasks/get") == []
 
 
 async def test_the_handle_says_what_the_model_is_to_be_told_meanwhile(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool("immediate", {"duration_ms": 300, "hint_ms": 100})
         told = handle.immediate_response
         assert told is not None
@@ -188,7 +163,7 @@ async def test_the_handle_says_what_the_model_is_to_be_told_meanwhile(server: Le
 @requirement("2025:progress")
 @pytest.mark.parametrize("where", ["session", "result"])
 async def test_the_progress_of_a_task_is_told_with_its_updates(server: LegacyServer, where: str) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool("progresses", {"where": where, "duration_ms": 150})
         told = [task.progress["message"] async for task in handle.updates() if task.progress is not None]
         assert text(await handle.result()) == "progressed"
@@ -201,15 +176,15 @@ async def test_the_progress_of_a_task_is_told_with_its_updates(server: LegacySer
 
 
 @requirement("2025:input-required", "2025:any-stream", "2025:marked-answers", "law:3")
-@pytest.mark.parametrize(("tool", "said"), [("asks", "Hello, Ada"), ("samples", "four")])
+@pytest.mark.parametrize(("tool", "said"), [("asks", "Hello, Ada"), ("samples", "4")])
 async def test_a_question_inside_a_task_is_answered_by_the_host(
     server: LegacyServer, tool: str, said: str
 ) -> None:
-    host = Host()
-    async with host.client(server.url) as client:
+    person = Person()
+    async with person.client(server.url) as client:
         handle = await client.start_tool(tool, {"hint_ms": 50})
         assert text(await handle.result()) == said
-    assert len(host.asked) == 1
+    assert len(person.asked) == 1
     assert [one.result["_meta"][RELATED] for one in answers(server)] == [{"taskId": handle.task_id}]
 
 
@@ -217,11 +192,11 @@ async def test_a_question_inside_a_task_is_answered_by_the_host(
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("alike", [True, False])
 async def test_two_questions_are_each_asked_once(server: LegacyServer, together: bool, alike: bool) -> None:
-    host, arguments = Host(), {"together": together, "alike": alike, "hint_ms": 50}
-    async with host.client(server.url) as client:
+    person, arguments = Person(), {"together": together, "alike": alike, "hint_ms": 50}
+    async with person.client(server.url) as client:
         for _ in range(3):
             assert text(await client.call_tool("asks_twice", arguments)) == NAMES
-    assert len(host.asked) == 6
+    assert len(person.asked) == 6
 
 
 @requirement("law:1", "law:3", "2025:input-required")
@@ -235,7 +210,7 @@ async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(server
         await anyio.sleep({"cat": 0.0, "kitten": 0.0, "dog": 0.1}[kind])
         return ElicitResult(action="accept", content={"name": kind})
 
-    async with Host().client(server.url, elicitation=elicit) as client, anyio.create_task_group() as calls:
+    async with Person().client(server.url, elicitation=elicit) as client, anyio.create_task_group() as calls:
 
         async def call(stagger_ms: int) -> None:
             arguments = {"stagger_ms": stagger_ms, "duration_ms": 50, "hint_ms": 300}
@@ -253,30 +228,30 @@ async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(server
 async def test_what_is_asked_while_nobody_waits_is_asked_of_whoever_waits_next(
     server: LegacyServer, tmp_path: Path, stays: str
 ) -> None:
-    host, journal = Host(), tmp_path / "journal.sqlite3"
+    person, journal = Person(), tmp_path / "journal.sqlite3"
     call = "asks_twice", {"together": False, "duration_ms": 1500, "hint_ms": 100}
 
     async def until_answered(client: TasksClient) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(client.call_tool, *call, idempotency_key="k"))
-            while not (host.asked and answers(server)):
+            while not (person.asked and answers(server)):
                 await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
 
     async def after(client: TasksClient) -> None:
         await anyio.sleep(2.0)  # the server asks meanwhile
-        assert len(host.asked) == 1, "nobody is asked for a call that nobody waits for"
+        assert len(person.asked) == 1, "nobody is asked for a call that nobody waits for"
         assert text(await client.call_tool(*call, idempotency_key="k")) == NAMES
 
-    async with host.client(server.url, journal) as client:
+    async with person.client(server.url, journal) as client:
         await until_answered(client)
         if stays == "another client":
-            async with host.client(server.url, journal) as other:
+            async with person.client(server.url, journal) as other:
                 await after(other)
     if stays == "nobody":
-        async with host.client(server.url, journal) as client:
+        async with person.client(server.url, journal) as client:
             await after(client)
-    assert len(host.asked) == 2
+    assert len(person.asked) == 2
 
 
 @requirement("2025:cancel", "2025:cancelled-is-gone", "law:8")
@@ -288,7 +263,7 @@ async def test_a_cancelled_task_ends_and_its_question_is_not_answered(server: Le
         await anyio.sleep_forever()
         raise AssertionError("it is not answered")
 
-    async with Host().client(server.url, elicitation=think) as client:
+    async with Person().client(server.url, elicitation=think) as client:
         handle = await client.start_tool("asks", {"hint_ms": 50})
         await asked.wait()
         await handle.cancel()
@@ -300,7 +275,7 @@ async def test_a_cancelled_task_ends_and_its_question_is_not_answered(server: Le
 
 @requirement("2025:cancel")
 async def test_cancelling_what_is_over_already_brings_its_real_end(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool("slow", {"duration_ms": 0, "hint_ms": 500, "finish_first": True})
         await handle.cancel()
         assert text(await handle.result()) == "rested"
@@ -331,17 +306,17 @@ def run_until_killed(*arguments: str | Path) -> None:
 async def test_another_process_goes_on_where_one_was_killed(
     server: LegacyServer, tmp_path: Path, stop: str, tool: str, asks_again: int
 ) -> None:
-    journal, host = tmp_path / "journal.sqlite3", Host()
+    journal, person = tmp_path / "journal.sqlite3", Person()
     run = partial(run_until_killed, server.url, journal, stop, tool)
     with anyio.fail_after(LIMIT_S):
         await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
     expected = "Hello, Ada" if tool == "asks" else NAMES
-    async with host.client(server.url, journal) as client:
+    async with person.client(server.url, journal) as client:
         (handle,) = await client.resume()
         assert text(await handle.result()) == expected
         name, arguments = CALLS[tool]
         assert text(await client.call_tool(name, arguments, idempotency_key="k")) == expected
-    assert len(host.asked) == asks_again
+    assert len(person.asked) == asks_again
     assert len(sent(server, "tools/call")) == 1
 
 
@@ -350,7 +325,7 @@ async def test_a_session_that_the_server_forgot_is_begun_anew_and_its_tasks_are_
     program: LegacyProgram, tmp_path: Path
 ) -> None:
     with program.listening(tmp_path / "log") as server:
-        async with Host().client(server.url) as client:
+        async with Person().client(server.url) as client:
             handle = await client.start_tool("slow", {"duration_ms": 60_000, "hint_ms": 200})
             headers = {"Mcp-Session-Id": session_of(server), "Accept": "text/event-stream"}
             await anyio.to_thread.run_sync(
@@ -363,10 +338,10 @@ async def test_a_session_that_the_server_forgot_is_begun_anew_and_its_tasks_are_
 
 
 async def test_a_task_is_attached_by_its_bare_id_in_the_same_session(server: LegacyServer) -> None:
-    async with Host().client(server.url) as client:
+    async with Person().client(server.url) as client:
         handle = await client.start_tool("slow", {"duration_ms": 400, "hint_ms": 100})
         assert handle.task_id is not None
         assert text(await (await client.attach(handle.task_id)).result()) == "rested"
-    async with Host().client(server.url) as other:
+    async with Person().client(server.url) as other:
         with pytest.raises(TaskNotFoundError):  # both servers bind a task to its session
             await (await other.attach(handle.task_id)).result()

@@ -13,7 +13,7 @@ from mcp_types import CONNECTION_CLOSED
 
 from mcp_tasks_client.hosts.call_options import META_KEY, META_LABEL, read_options
 from mcp_tasks_client.protocol import JSONObject
-from tests.hosts.http._host import Host
+from tests.kit.json_rpc_host import JsonRpcHost
 
 __all__ = ["StreamHost", "over_streams"]
 
@@ -21,7 +21,7 @@ _CLOSED: Final = (CONNECTION_CLOSED, "Connection closed")
 """The SDK's own words. A server may send the code as well."""
 
 
-class StreamHost(Host):
+class StreamHost(JsonRpcHost):
     """Sends ``tools/call`` as the SDK's own sessions do, and takes it back as they do if it is cancelled."""
 
     def __init__(self, session: JSONRPCDispatcher[Any]) -> None:

@@ -38,8 +38,8 @@ __all__ = [
     "OLDER",
     "QUICK",
     "URL",
-    "Host",
-    "OlderHost",
+    "JsonRpcHost",
+    "OlderJsonRpcHost",
     "asking_server",
     "count",
     "hosted",
@@ -89,7 +89,7 @@ def asking_server(**options: Any) -> ScriptedServer:
     return server
 
 
-class Host:
+class JsonRpcHost:
     """Sends ``tools/call`` as a session of a version does, and reads the reply.
 
     Args:
@@ -175,11 +175,11 @@ class Host:
         return str(answer["result"]["content"][0]["text"])
 
 
-class OlderHost:
+class OlderJsonRpcHost:
     """A host whose session is asked on the stream of the call's reply."""
 
     def __init__(
-        self, host: Host, answers: Mapping[str, JSONObject], capabilities: JSONObject | None = None
+        self, host: JsonRpcHost, answers: Mapping[str, JSONObject], capabilities: JSONObject | None = None
     ) -> None:
         self.host = host
         self.asked: list[JSONObject] = []
@@ -218,7 +218,7 @@ async def hosted(
     client_options: Mapping[str, Any] | None = None,
     host_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> AsyncIterator[Host]:
+) -> AsyncIterator[JsonRpcHost]:
     """A host whose client has the transport."""
     options = {"journal": journal if journal is not None else MemoryJournal(), "poll": QUICK, **options}
     options.setdefault("environment", Environment(clock=server.clock))
@@ -226,7 +226,7 @@ async def hosted(
     transport = TasksHttpTransport(inner or lib.ASGITransport(server.app), **options)
     with anyio.fail_after(LIMIT_S):
         async with lib.AsyncClient(transport=transport, **(client_options or {})) as client:
-            yield Host(client, **(host_options or {}))
+            yield JsonRpcHost(client, **(host_options or {}))
 
 
 def count(server: ScriptedServer, method: str) -> int:

@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
+from mcp_tasks_client import Task, TaskHandle, TaskRecord
 from mcp_tasks_client.engine.environment import LEASE_S
-from mcp_tasks_client.engine.instructions import CANCEL
 from mcp_tasks_client.journal.base import Instruction, Lease, Taken
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Gathering, Observing
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.questions.question import question_id
+from mcp_tasks_client.questions.question import CANCEL, question_id
 from mcp_tasks_client.testing import (
     Arrival,
     Delayed,
@@ -34,16 +33,18 @@ from mcp_tasks_client.testing import (
     Stale,
     Unreachable,
 )
+from mcp_tasks_client.testing.samples import with_key
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 
 from ..shared_journal import LOOK_S
 from ..virtual_time import WorldClock
 from .over_http import Gateway
+from .parts import WHOLE, Parts
 from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
 from .process import Process
 from .telling import Grapevine
 
-__all__ = ["World", "play"]
+__all__ = ["History", "play"]
 
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
@@ -59,7 +60,7 @@ Happening = tuple[float, str]
 _SCOPE: Final = Scope("scripted")
 
 
-class World:
+class History:
     """A history as it happens.
 
     Attributes:
@@ -67,8 +68,9 @@ class World:
         log: What happened, when.
     """
 
-    def __init__(self, seed: int, journal: Any = None) -> None:
+    def __init__(self, seed: int, journal: Any = None, parts: Parts = WHOLE) -> None:
         self.seed = seed
+        self.parts = parts
         self.random = Random(seed)
         tells = Random(f"what is told in {seed}")
         self.plan: Plan = plan(
@@ -79,7 +81,7 @@ class World:
             Random(f"what is taken up in {seed}"),
         )
         self.clock = WorldClock()
-        self.journal = journal or MemoryJournal()
+        self.journal = journal or parts.disk()
         self.fences: dict[str, int] = {}
         self.log: list[Happening] = []
         self.broken: list[str] = []
@@ -125,6 +127,9 @@ class World:
         self._owners: dict[str, str | None] = {}
         self._task_ids: dict[str, str] = {}
         self._questions: dict[str, str] = {}
+        self._to_be_heeded: set[tuple[str, str | None]] = set()
+        """Record and name of each answer that the journal has, and that is not part of the state yet."""
+
         self._free: dict[str, tuple[TaskRecord, float]] = {}
         """Tasks that wait for nobody's answer, as the journal has them, and since when."""
 
@@ -142,7 +147,7 @@ class World:
         sloppy = Random(f"how replies look in {seed}").random() < 0.3
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool, sloppy=sloppy)
         travels = Random(f"how requests travel in {seed}")
-        self.gateway = Gateway(self.server, travels) if travels.random() < 0.2 else None
+        self.gateway = Gateway(self.server, travels, parts) if travels.random() < 0.2 else None
         """What requests pass on their way over HTTP; ``None`` where the server is in memory."""
 
         self.server.on_request = self._on_request
@@ -181,8 +186,9 @@ class World:
         """A process stored its lease."""
         self._leases[lease.lease_id] = next(one for one in self.processes if one.pid == lease.pid)
 
-    def saved(self, record: TaskRecord, fence: int | None) -> None:
+    def saved(self, record: TaskRecord, fence: int | None, heeded: str | None = None) -> None:
         """A record was stored, over one with that fence."""
+        self._to_be_heeded.discard((record.record_id, heeded))
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
         self.note_questions(record)
@@ -201,8 +207,7 @@ class World:
             self._observed.discard(record.task_id)
         for question in getattr(record.state, "questions", ()):
             name = question_id(record.record_id, question)
-            left = self.journal._instructions.get(record.record_id, {}).get(name)
-            if left is not None and not (left.heeded or question.unanswered):
+            if (record.record_id, name) in self._to_be_heeded and not question.unanswered:
                 self.break_("an answer stays in the journal", question.key)
         match record.state:
             case Observing(task=task, cancel=cancel):
@@ -244,11 +249,16 @@ class World:
             key = self._questions[instruction.name]
             self.first[key].append(json.loads(instruction.body))
             self.left[key] = self.clock.now
+            self._to_be_heeded.add((record_id, instruction.name))
 
     def note_questions(self, record: TaskRecord) -> None:
         """Remember what the server calls the questions of a call."""
         for question in getattr(record.state, "questions", ()):
             self._questions[question_id(record.record_id, question)] = question.key
+
+    def task_of(self, record_id: str) -> str | None:
+        """The ID of a record's task, by the journal."""
+        return self._task_ids.get(record_id)
 
     def key_of(self, question_id: str) -> str | None:
         """The server's key of a question; ``None`` if no journal has had it."""
@@ -339,7 +349,7 @@ class World:
         """A host was told what became of an intent."""
         self.tell(f"{intent.tool} is told {outcome}")
         if intent.key is not None and intent.tool not in self.forgotten_tools:
-            record = await self.journal.by_key(_SCOPE, intent.key)
+            record = await with_key(self.journal, _SCOPE, intent.key)
             if record is None or not record.finished:
                 self.break_("told before it was journaled", f"{intent.tool}: {record!r}")
         if outcome[0].isdigit() and not self._was_said(intent, outcome):
@@ -644,26 +654,31 @@ class World:
                 self.lost_replies.add(arrival.task_id)
 
 
-async def play(seed: int, journal: Any = None) -> World:
+async def play(seed: int, journal: Any = None, parts: Parts = WHOLE) -> History:
     """Play one history from its beginning to its end.
 
     Args:
         seed: Decides about everything.
         journal: Keeps the records in memory's place. It has to be empty.
+        parts: What its processes are made of.
     """
-    world = World(seed, journal)
+    with parts.patched():
+        return await _play(History(seed, journal, parts))
+
+
+async def _play(history: History) -> History:
     # What nobody refers to any more is gone at once or at the end, and not at a moment of its own; in
     # some histories almost at once, whatever cycles it is part of.
     gc.disable()
     before = gc.get_threshold()
-    if seed % 64 == 0:
+    if history.seed % 64 == 0:
         gc.collect()
         gc.set_threshold(50, 2, 1000)
         gc.enable()
     try:
-        await world.run()
-        await world.check()
+        await history.run()
+        await history.check()
     finally:
         gc.set_threshold(*before)
         gc.enable()
-    return world
+    return history

@@ -1,11 +1,15 @@
-"""A server of 2025-11-25 in the test's own process, whose every reply and stream the test decides."""
+"""A server of 2025-11-25 in the test's own process, whose every reply and stream the test decides.
+
+It is reached over HTTP (``OlderServer`` is a handler of ``httpx.MockTransport``) or over the streams of a
+transport of the SDK (``OlderServer.transport``).
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -14,7 +18,9 @@ import anyio.lowlevel
 import httpx
 
 from mcp_tasks_client.aio.clock import Clock, SystemClock
+from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.questions.callbacks import Callbacks, Inputs
 from mcp_tasks_client.sessions.base import ObservedTasks, Session
 from mcp_tasks_client.sessions.http.http_session import HttpSession
@@ -27,11 +33,12 @@ __all__ = [
     "LIMIT_S",
     "RELATED",
     "TASK",
+    "TASKS",
     "Arrived",
     "Noting",
+    "OlderServer",
     "Reply",
     "Stream",
-    "Wire",
     "as_app",
     "question",
     "refusal",
@@ -42,7 +49,9 @@ TASK: Final = "task-1"
 RELATED: Final = "io.modelcontextprotocol/related-task"
 LIMIT_S: Final = 20.0
 
-Reply: TypeAlias = "JSONObject | httpx.Response | Stream | Exception"
+TASKS: Final[JSONObject] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+
+Reply: TypeAlias = "JSONObject | RpcError | httpx.Response | Stream | Exception | None"
 
 
 def text(said: str) -> JSONObject:
@@ -143,31 +152,45 @@ class Noting(HttpxTransport):
         return await super().send(url, request)
 
 
-class Wire:
+class OlderServer:
     """The server.
 
     Attributes:
         task: Its task, as ``tasks/get`` shows it.
-        replies: How each method is answered. A result, a response, a stream, or an exception.
-        gone: Responses to any request in a session that has ended, by its ID.
+        result: What the task ends with.
+        version: The version of the protocol that it speaks.
+        capabilities: Those that it declares.
+        replies: How each method is answered. A result, an error, a response, a stream, or an exception;
+            ``None`` is no answer. Over the streams of a transport, an event stream is no answer either.
         arrived: What the client has sent.
-        contexts: With which context each message of the client's was sent.
-        results: The streams of the ``tasks/result`` that have come.
+        answers: What the server was answered, by the ID of its request.
+        gone: Over HTTP: responses to any request in a session that has ended, by its ID.
+        contexts: Over HTTP: with which context each message of the client's was sent.
+        results: Over HTTP: the streams of the ``tasks/result`` that have come.
+        metadata: Over a transport: what the SDK has noted of each message.
+        entered: How often the transport was entered.
+        left: How often it was left.
     """
 
     def __init__(self) -> None:
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
-        self.tasks_capability: JSONObject = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+        self.result = text("done")
+        self.version = "2025-11-25"
+        self.capabilities: JSONObject = {"tasks": TASKS}
         self.gone: dict[str | None, httpx.Response] = {}
         self.arrived: list[Arrived] = []
+        self.answers: dict[Any, Any] = {}
         self.contexts: list[tuple[str, object]] = []
         self.results: list[Stream] = []
+        self.metadata: list[Any] = []
+        self.entered = self.left = 0
         self.server_stream: Stream | None = None
         self.sessions = itertools.count(1)
         self.replies: dict[str, Callable[[Arrived], Reply]] = {
             "initialize": lambda arrived: {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {"tasks": self.tasks_capability},
+                "protocolVersion": self.version,
+                "capabilities": self.capabilities,
+                "serverInfo": {"name": "s", "version": "1"},
             },
             "tools/list": lambda arrived: {
                 "tools": [
@@ -175,9 +198,7 @@ class Wire:
                     for name, support in (("plain", "forbidden"), ("slow", "required"))
                 ]
             },
-            "tools/call": lambda arrived: (
-                {"task": self.task} if arrived.params["name"] == "slow" else text("plain")
-            ),
+            "tools/call": lambda arrived: {"task": self.task} if "task" in arrived.params else text("plain"),
             "tasks/get": lambda arrived: self.task,
             "tasks/result": self._result,
             "tasks/cancel": lambda arrived: {**self.task, "status": "cancelled"},
@@ -190,15 +211,21 @@ class Wire:
             "notifications/tasks/status": lambda arrived: httpx.Response(202),
         }
         self._news = anyio.Event()
+        self._send: Any = None
 
     def of(self, method: str) -> list[Arrived]:
         """What has come of a method; ``answer`` is a reply of the client's."""
         return [one for one in self.arrived if one.method == method]
 
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Return once something holds. It is looked at whenever a message has come."""
+        while not holds():
+            with anyio.move_on_after(0.005):  # it may be about something else than messages
+                await self._news.wait()
+
     async def wait_for(self, method: str, count: int = 1) -> list[Arrived]:
-        """The same, once there are so many."""
-        while len(self.of(method)) < count:
-            await self._news.wait()
+        """What has come of a method, once there is so much."""
+        await self.until(lambda: len(self.of(method)) >= count)
         return self.of(method)
 
     async def wait_for_result(self, count: int = 1) -> Stream:
@@ -208,23 +235,34 @@ class Wire:
 
     def _result(self, arrived: Arrived) -> Reply:
         if self.task["status"] in ("completed", "failed", "cancelled"):
-            return text("done")
+            return self.result
         self.results.append(Stream(arrived.message["id"]))
         return self.results[-1]
+
+    def _note(self, arrived: Arrived) -> None:
+        self.arrived.append(arrived)
+        if arrived.method == "answer":
+            self.answers[arrived.message["id"]] = arrived.message.get("error", arrived.message.get("result"))
+        self._news.set()
+        self._news = anyio.Event()
+
+    # ── over HTTP ─────────────────────────────────────────────────────────────────────────────
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         await anyio.lowlevel.checkpoint()
         message = json.loads(request.content) if request.content else {}
         method = request.method if not message else message.get("method", "answer")
         arrived = Arrived(method, request.headers.get("mcp-session-id"), message, request.headers)
-        self.arrived.append(arrived)
-        self._news.set()
-        self._news = anyio.Event()
+        self._note(arrived)
         if arrived.session_id in self.gone:
             return self.gone[arrived.session_id]
         said = self.replies[method](arrived)
+        if said is None:
+            await anyio.sleep_forever()
         if isinstance(said, Exception):
             raise said
+        if isinstance(said, RpcError):
+            return refusal(said.code, said.message, request_id=message["id"])
         if isinstance(said, Stream):
             said.request_id = message.get("id")
             return said.response()
@@ -257,11 +295,50 @@ class Wire:
                     yield session
                     tasks.cancel_scope.cancel()
 
+    # ── over the streams of a transport of the SDK ────────────────────────────────────────────
 
-def as_app(wire: Wire) -> Any:
+    async def say(self, message: JSONObject | Exception) -> None:
+        """Send a message to the client."""
+        with suppress(anyio.ClosedResourceError):  # it has hung up
+            await self._send(message if isinstance(message, Exception) else make_message(message))
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[tuple[Any, ...]]:
+        """A transport with the server at its end."""
+        to_client, client_reads = anyio.create_memory_object_stream[Any](0)
+        client_writes, from_client = anyio.create_memory_object_stream[Any](0)
+
+        async def serve() -> None:
+            async for message in from_client:
+                said = read_message(message)
+                self.metadata.append(message.metadata)
+                self._note(Arrived(said.get("method", "answer"), None, said, {}))
+                if "method" in said and "id" in said:
+                    reply = self.replies[said["method"]](self.arrived[-1])
+                    if isinstance(reply, RpcError):
+                        error = {"code": reply.code, "message": reply.message, "data": reply.data}
+                        await self.say({"id": said["id"], "error": error})
+                    elif isinstance(reply, dict):
+                        await self.say({"id": said["id"], "result": reply})
+
+        self._send, self.hang_up = to_client.send, to_client.close
+        self.entered += 1
+        async with to_client, client_reads, client_writes, from_client, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            try:
+                yield client_reads, client_writes, lambda: "the-session"
+            finally:
+                self.left += 1
+                tasks.cancel_scope.cancel()
+
+
+def as_app(server: OlderServer) -> Any:
     """The server as an ASGI application. Its responses are whole before they begin."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                await send({"type": f"{(await receive())['type']}.complete"})
         body, more = b"", True
         while more:
             message = await receive()
@@ -269,11 +346,11 @@ def as_app(wire: Wire) -> Any:
         request = httpx.Request(
             scope["method"], "http://server.example/mcp", headers=scope["headers"], content=body
         )
-        response = await wire(request)
+        response = await server(request)
         content = await response.aread()
-        await send(
-            {"type": "http.response.start", "status": response.status_code, "headers": response.headers.raw}
-        )
+        headers = [one for one in response.headers.raw if one[0].lower() != b"content-length"]
+        headers.append((b"content-length", b"%d" % len(content)))
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
     return app

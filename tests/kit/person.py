@@ -1,4 +1,4 @@
-"""A host's callbacks, as each SDK takes them, and what they were asked."""
+"""Somebody whom a host asks: its callbacks, as each SDK takes them, and what they were asked."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-__all__ = ["KNOWN", "Host"]
+from mcp_tasks_client import MemoryJournal, TasksClient
+
+__all__ = ["KNOWN", "Person"]
 
 KNOWN: Final = {"name": "Ada", "colour": "red", "size": "XL", "sure": "yes", "amount": "2 kg"}
 """What a host answers to each field of a form."""
 
 
-class Host:
+class Person:
     """The host's callbacks, in the SDK's shape and in FastMCP's, and what they were asked.
 
     Attributes:
@@ -37,9 +39,15 @@ class Host:
         withdrawn: Set when a prompt was cancelled.
         refuses: Whether every question is answered by an error.
         hesitates: Whether no question is ever answered.
+
+    Args:
+        takes_s: Seconds for which each question is thought about.
+        known: What is answered to fields of forms, besides :data:`KNOWN`.
     """
 
-    def __init__(self, *, refuses: bool = False, hesitates: bool = False, **known: str) -> None:
+    def __init__(
+        self, *, refuses: bool = False, hesitates: bool = False, takes_s: float = 0.0, **known: str
+    ) -> None:
         self.asked: list[str] = []
         self.at_once = 0
         self.refuses = refuses
@@ -47,6 +55,7 @@ class Host:
         self.prompted = anyio.Event()
         self.withdrawn = anyio.Event()
         self._open = Counter[str]()
+        self._takes_s = takes_s
         self._known = {**KNOWN, **known}
 
     async def elicit(self, context: Any, params: Any) -> ElicitResult | ErrorData:
@@ -76,6 +85,7 @@ class Host:
         try:
             if self.hesitates:
                 await anyio.sleep_forever()
+            await anyio.sleep(self._takes_s)
             for _ in range(20):  # long enough for another prompt to open beside it
                 await anyio.lowlevel.checkpoint()
             yield
@@ -84,6 +94,16 @@ class Host:
             raise
         finally:
             self._open[among] -= 1
+
+    @asynccontextmanager
+    async def client(
+        self, url: str, journal: Any = None, *, limit_s: float = 30.0, **options: Any
+    ) -> AsyncIterator[TasksClient]:
+        """A client of ours that has its forms and samplings answered here, for some seconds at most."""
+        callbacks = {"elicitation": self.elicit, "sampling": self.sample, **options}
+        with anyio.fail_after(limit_s):
+            async with TasksClient(url, journal=journal or MemoryJournal(), **callbacks) as client:
+                yield client
 
     @property
     def ours(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, CreateMessageRequestParams, ElicitRequestFormParams
 
-from ._host import Host
-from .hosts.http._host import Host as Sender  # which sends ``tools/call``, and answers nothing
+from .json_rpc_host import JsonRpcHost
+from .person import Person
 
 __all__ = ["JsonRpcClient"]
 
@@ -24,12 +24,12 @@ class JsonRpcClient:
     Args:
         http_client: Of httpx or httpx2.
         url: Of the server.
-        host: Who answers.
+        person: Who answers.
     """
 
-    def __init__(self, http_client: Any, url: str, host: Host) -> None:
-        self._sender = Sender(http_client, url=url, capabilities=CAPABILITIES)
-        self._host = host
+    def __init__(self, http_client: Any, url: str, person: Person) -> None:
+        self._sender = JsonRpcHost(http_client, url=url, capabilities=CAPABILITIES)
+        self._person = person
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], *, progress_callback: Any
@@ -53,9 +53,9 @@ class JsonRpcClient:
     async def _answer(self, method: str, params: Any = None) -> Any:
         match method:
             case "elicitation/create":
-                made = await self._host.elicit(None, ElicitRequestFormParams.model_validate(params))
+                made = await self._person.elicit(None, ElicitRequestFormParams.model_validate(params))
             case "sampling/createMessage":
-                made = await self._host.sample(None, CreateMessageRequestParams.model_validate(params))
+                made = await self._person.sample(None, CreateMessageRequestParams.model_validate(params))
             case _:
-                made = await self._host.roots(None)
+                made = await self._person.roots(None)
         return made.model_dump(by_alias=True, mode="json", exclude_none=True)

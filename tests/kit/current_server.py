@@ -1,7 +1,7 @@
-"""A server of the tests' own for the official SDK's clients: in this process, or at a loopback port.
+"""A server of 2026-07-28 whose every reply the test decides: in this process, or at a loopback port.
 
-It plays a script, and keeps what it received. What is wrong with a reply is wrong on purpose, which
-is why it is not built with the SDK's own server.
+A reply may be wrong on purpose, which is why the server is not built with the SDK's own one. Where a server
+keeps to the protocol, tests take ``mcp_tasks_client.testing.ScriptedServer``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 
 __all__ = [
+    "ACKNOWLEDGED",
     "DISCOVERED",
     "DONE",
     "DROP",
@@ -35,10 +36,10 @@ __all__ = [
     "TOOL",
     "WORKING",
     "Answer",
+    "CurrentServer",
     "Fault",
     "Http",
     "Made",
-    "SdkServer",
     "asking",
     "at_loopback",
     "completed",
@@ -63,6 +64,7 @@ QUESTION: Final[JSONObject] = {
     "method": "elicitation/create",
     "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
 }
+ACKNOWLEDGED: Final[JSONObject] = {"resultType": "complete"}
 DISCOVERED: Final[JSONObject] = {
     "resultType": "complete",
     "supportedVersions": ["2026-07-28"],
@@ -134,61 +136,94 @@ Made: TypeAlias = Callable[..., Any]
 """Makes a client of the SDK or of FastMCP."""
 
 
-class SdkServer:
-    """Makes a task of each call, and completes it at the second poll, unless its script says otherwise.
+class CurrentServer:
+    """Makes a task of each call, and completes it at the second poll, unless the test says otherwise.
 
     Args:
         calls: Replies to ``tools/call``; the last one is repeated.
         gets: Replies to ``tasks/get``, of whatever task; the last one is repeated.
+        tool: Its only tool.
 
     Attributes:
+        replies: How each method is answered: by a step, or by several, of which the last one is repeated.
         received: Every request, in order.
+        waiting: Set when the server has stopped answering, at a step that is :data:`NEVER`.
+        pause_s: Seconds before each reply.
     """
 
     def __init__(
         self,
         *,
-        calls: Sequence[Step] | None = None,
-        gets: Sequence[Step] | None = None,
+        calls: Sequence[Step] = (WORKING,),
+        gets: Sequence[Step] = (WORKING, DONE),
         tool: JSONObject = TOOL,
     ) -> None:
         self.received: list[tuple[str, JSONObject]] = []
         self.waiting = anyio.Event()
-        """Set when the server has stopped answering, at an empty step."""
-        self._calls = [*(calls or [WORKING])]
-        self._gets = [*(gets if gets is not None else [WORKING, DONE])]
-        self._tool = tool
+        self.pause_s = 0.0
+        self.replies: dict[str, Step | list[Step]] = {
+            "server/discover": DISCOVERED,
+            "tools/call": [*calls],
+            "tasks/get": [*map(_as_snapshot, gets)],
+            "tasks/update": ACKNOWLEDGED,
+            "tasks/cancel": ACKNOWLEDGED,
+        }
+        self.list_tool(tool)
+        self._news = anyio.Event()
+
+    def list_tool(self, tool: JSONObject) -> None:
+        """List this tool from now on."""
+        listed = {**ACKNOWLEDGED, "tools": [tool], "ttlMs": 0, "cacheScope": "public"}
+        self.replies["tools/list"] = listed
+
+    @property
+    def methods(self) -> list[str]:
+        """The method of each request, in order."""
+        return [method for method, _ in self.received]
 
     @property
     def counts(self) -> Counter[str]:
         """How many requests of each method there were."""
-        return Counter(method for method, _ in self.received)
+        return Counter(self.methods)
+
+    @property
+    def requests(self) -> list[tuple[str, JSONObject]]:
+        """The requests about calls and tasks: without those for the version and the tools."""
+        others = ("server/discover", "tools/list", "notifications/")
+        return [one for one in self.received if not one[0].startswith(others)]
+
+    async def wait_for(self, method: str, count: int) -> None:
+        """Return once there were so many requests of a method."""
+        while self.counts[method] < count:
+            await self._news.wait()
+
+    def take(self, method: str, params: JSONObject) -> Step:
+        """The reply to a request."""
+        self.received.append((method, params))
+        self._news.set()
+        self._news = anyio.Event()
+        steps = self.replies.get(method, Fault(-32601, "Method not found"))
+        if not isinstance(steps, list):
+            return steps
+        return steps.pop(0) if len(steps) > 1 else steps[0]
 
     async def __call__(self, method: str, params: JSONObject) -> JSONObject:
-        self.received.append((method, params))
-        match method:
-            case "server/discover":
-                return DISCOVERED
-            case "tools/list":
-                return {"resultType": "complete", "tools": [self._tool], "ttlMs": 0, "cacheScope": "public"}
-            case "tools/call":
-                return await self._next(self._calls)
-            case "tasks/get":
-                snapshot = await self._next(self._gets)
-                return {**snapshot, "resultType": "complete"} if "taskId" in snapshot else snapshot
-            case "tasks/update" | "tasks/cancel":
-                return {"resultType": "complete"}
-            case _:
-                raise Fault(-32601, "Method not found")
-
-    async def _next(self, script: list[Step]) -> JSONObject:
-        step = script.pop(0) if len(script) > 1 else script[0]
+        """Answer a request, by raising where the reply is no result."""
+        step = self.take(method, params)
+        await anyio.sleep(self.pause_s)
         if isinstance(step, Exception):
             raise step
         if not step:
             self.waiting.set()
             await anyio.sleep_forever()
         return step
+
+
+def _as_snapshot(step: Step) -> Step:
+    """A task as the reply to a poll."""
+    if isinstance(step, Exception) or "taskId" not in step:
+        return step
+    return {**step, "resultType": "complete"}
 
 
 @asynccontextmanager
