@@ -49,6 +49,10 @@ class MemoryJournal(SqlJournal):
     def _enter(self) -> Medium:
         return self._memory
 
+    async def aclose(self) -> None:
+        """Count one user less. The records stay, for whoever opens this object again."""
+        self.aclose_soon()
+
 
 class _Memory(Medium):
     """A database in memory. Works are carried out at once, in the caller's own task."""
