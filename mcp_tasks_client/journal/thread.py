@@ -106,9 +106,8 @@ class JournalThread(Medium):
         self._timing = timing
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._users: WeakSet[object] = (
-            WeakSet()
-        )  # of a journal that is dropped without being closed, nothing stays
+        # Weak, so that nothing stays of a journal that is dropped without being closed.
+        self._users: WeakSet[object] = WeakSet()
         self._close_at = math.inf
         self._ended = False
         self._is_open = False
@@ -123,8 +122,6 @@ class JournalThread(Medium):
         self._is_to_look = False  # a listener is new, and has not heard of them
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
-        self._thread.start()
-        atexit.register(self._close_at_exit)
 
     # ── what a database is ────────────────────────────────────────────────────────────────────
 
@@ -178,7 +175,12 @@ class JournalThread(Medium):
             if thread is None or not thread._enter(user):
                 thread = _THREADS[key] = make()
                 thread._enter(user)
+                thread._begin()
             return thread
+
+    def _begin(self) -> None:
+        self._thread.start()
+        atexit.register(self._close_at_exit)
 
     def _enter(self, user: object) -> bool:
         """Count one more user. False if the thread has ended, or its medium is not there any more."""

@@ -21,12 +21,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import errors
 
 from ...errors import JournalError
+from ...policy import growing_delay
 from ..medium import Timing
 from ..statements import Statement, Statements
 from ..thread import JournalThread
@@ -257,8 +259,7 @@ class PostgresThread(JournalThread):
             psycopg.Error: It could not be done.
             JournalError: The schema is none of ours.
         """
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        for attempt in count(1):
             connection: Connection | None = None
             try:
                 connection = self._make_connection()
@@ -274,8 +275,7 @@ class PostgresThread(JournalThread):
                     connection.close()
                 if not may_pass or time.monotonic() >= until:
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            time.sleep(growing_delay(_FIRST_PAUSE_S, attempt, _LONGEST_PAUSE_S))
 
     def _make_ready(self, connection: Connection) -> None:
         """Find out what became of the transaction whose connection was lost, and be known as a writer."""
