@@ -9,6 +9,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ..machine.record import Scope, TaskRecord
@@ -222,9 +223,9 @@ class SqlJournal(Journal):
         """Become the owner of a record that is free."""
         key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
         taking = Work(
-            statements=("lock", "take", "record"),
+            statements=("owner", "take", "record"),
             values={"record_id": key, "owner": mine, "gone": free},
-            read=_read_take,
+            read=partial(_read_take, mine),
         )
         while True:
             # A client that only follows the call of another looks often, and must not hold up those who
@@ -355,14 +356,14 @@ def _about(
     return Work(statements=statements, row=row, key=record_id, touches=touches, read=read, writes=writes)
 
 
-def _read_take(found: Found) -> tuple[str | None, Row] | None:
-    """The owner before, and the row as it is now; ``None`` if the record was not taken."""
-    (before, rows) = (found[0], found[2])
+def _read_take(owner: str, found: Found) -> tuple[str | None, Row] | None:
+    """The owner before, and the row as it is now; ``None`` if ``owner`` has not taken the record."""
+    before, rows = found[0], found[2]
     if not before or not rows:
         return None
-    owner, fence = before[0]
+    owner_before, fence = before[0]
     row = Row._make(rows[0])
-    return (owner, row) if row.fence == fence + 1 else None
+    return (owner_before, row) if row.owner == owner and row.fence == fence + 1 else None
 
 
 def _lease(columns: Sequence[Any]) -> Lease:

@@ -9,7 +9,8 @@
 --                            columns of a record, and {given changing} those that a save may change
 --   {changed}                the statement tells which of the given rows it changed
 --   {in_scope}               of one scope; true for all scopes
---   {for_update} and others  locks of rows, where a database has them
+--   {skip_locked}, {for_share}  locks of rows, where a database has them
+--   {notify}                 the listeners of other processes are told, where a database can
 --
 -- A statement with given rows returns, if anything, the record_id of a given row first.
 
@@ -104,8 +105,8 @@ SELECT {their_lease} FROM {schema}.leases AS lease {started} WHERE lease.lease_i
 -- name: owners
 SELECT DISTINCT owner FROM {schema}.records WHERE owner IS NOT NULL;
 
--- name: lock
-SELECT owner, fence FROM {schema}.records WHERE record_id = {:record_id} {for_update};
+-- name: owner
+SELECT owner, fence FROM {schema}.records WHERE record_id = {:record_id};
 
 -- name: take
 UPDATE {schema}.records SET owner = {:owner}, fence = fence + 1
@@ -138,9 +139,6 @@ WHERE record_id IN (
   SELECT record_id FROM {schema}.records
   WHERE record_id {in record_ids} AND pending = 1 AND (owner IS NULL OR owner {in gone})
   ORDER BY record_id {skip_locked});
-
--- name: taken
-SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AND owner = {:owner};
 
 -- name: mine
 SELECT {columns} FROM {schema}.records

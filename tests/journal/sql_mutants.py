@@ -76,7 +76,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "take", "AND (owner IS NULL OR owner = {:owner} OR owner {in gone})"
     ),
     "a taken record has its old fence": Mutant("take", ", fence = fence + 1"),
-    "two take the same one at the same moment": Mutant("lock", "{for_update}"),
     "a record of another scope is taken": Mutant("free", "scope = {:scope} AND "),
     "what is not pending any more is taken": Mutant("take_free", " AND pending = 1"),
     "the record of another application is taken": Mutant(
@@ -136,7 +135,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
 }
 
-_LOCKS: Final = ("{for_update}", "{skip_locked}", "{for_share}", "{notify}")
+_LOCKS: Final = ("{skip_locked}", "{for_share}", "{notify}")
 """What SQLite has no need of."""
 
 

@@ -257,47 +257,6 @@ async def test_what_another_one_is_about_to_take_is_passed_over(
             assert taken.record.record_id == second.record_id
 
 
-async def test_what_is_delivered_at_the_moment_is_not_taken(
-    postgres_journal: Callable[[], PostgresJournal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with anyio.fail_after(30):
-        async with postgres_journal() as journal:
-            await journal.save(given := record(state=finished(), idempotency_key="order-42"))
-            look = journal._row
-
-            async def look_too_early(*args: Any, **values: str) -> Any:
-                monkeypatch.undo()
-                row = await look(*args, **values)
-                journal.deliver(9.0, {given.record_id: 0})
-                return row
-
-            monkeypatch.setattr(journal, "_row", look_too_early)
-            taken = await journal.take(given.record_id, "a/1")
-            assert taken == (replace(given, delivered_at=9.0, updated_at=9.0), None)
-
-
-async def test_of_many_what_is_delivered_at_the_moment_is_not_taken(
-    postgres_journal: Callable[[], PostgresJournal], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with anyio.fail_after(30):
-        async with postgres_journal() as journal:
-            await journal.save(ends := record(state=finished(), idempotency_key="order-42", created_at=1.0))
-            await journal.save(waits := record(state=observing(), created_at=2.0))
-            rows = journal._rows
-
-            async def look_too_early(statement: str, **values: Any) -> Any:
-                found = await rows(statement, **values)
-                if statement == "free":
-                    journal.deliver(9.0, {ends.record_id: 0})
-                return found
-
-            monkeypatch.setattr(journal, "_rows", look_too_early)
-            taken = await journal.take_pending(SCOPE, "a/1")
-            assert [one.record.record_id for one in taken] == [waits.record_id]
-            monkeypatch.undo()
-            assert await journal.by_id(ends.record_id) == replace(ends, delivered_at=9.0, updated_at=9.0)
-
-
 async def test_many_writes_share_few_transactions(
     postgres_journal: Callable[[], PostgresJournal], schema: str, run: Run
 ) -> None:

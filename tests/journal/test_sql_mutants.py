@@ -19,9 +19,15 @@ from .sql_mutants import broken, mutants_of
 
 HERE: Final = Path(__file__).parent
 TESTS: Final = {
-    "sqlite": ("test_contract.py::TestSqlite", "test_sqlite.py"),
-    "postgres": ("test_contract.py::TestPostgres", "test_postgres.py", "test_postgres_outage.py"),
+    "sqlite": ("test_contract.py::TestSqlite", "test_sqlite.py", "test_sql.py"),
+    "postgres": (
+        "test_contract.py::TestPostgres",
+        "test_postgres.py",
+        "test_postgres_outage.py",
+        "test_sql.py",
+    ),
 }
+OTHER: Final = {"sqlite": "postgres", "postgres": "sqlite"}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +37,9 @@ def test_a_broken_guard_is_noticed(dialect: str, mutant: str, request: pytest.Fi
     assert broken(texts(dialect), mutant) != texts(dialect)
     if not request.config.getoption("--long"):
         return
-    server = request.getfixturevalue("postgres")
+    server, only = request.getfixturevalue("postgres"), f"not trio and not {OTHER[dialect]}"
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", "-k", "not trio"]
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", "-k", only]
         + [str(HERE / name) for name in TESTS[dialect]],
         env={**os.environ, "MCP_TASKS_TEST_MUTANT": mutant, "MCP_TASKS_TEST_POSTGRES": server},
         cwd=HERE.parents[1],

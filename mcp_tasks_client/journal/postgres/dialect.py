@@ -27,7 +27,6 @@ POSTGRES: Final = Dialect(
     member="= ANY (%({name})s::text[])",
     given=_given,
     parts={
-        "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "for_share": "FOR SHARE OF stored",
         "changed": "RETURNING stored.record_id",

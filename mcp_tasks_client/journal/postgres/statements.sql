@@ -44,6 +44,12 @@ WHERE stored.record_id = given.record_id AND stored.fence = given.fence
 DELETE FROM {schema}.records AS stored USING {given record_id, fence}
 WHERE stored.record_id = given.record_id AND stored.fence = given.fence;
 
+-- ── who drives what ────────────────────────────────────────────────────────────────────────────
+
+-- name: taken
+-- The rows that "take_free" has taken, for a process to which its reply was lost.
+SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AND owner = {:owner};
+
 -- ── instructions ───────────────────────────────────────────────────────────────────────────────
 
 -- name: follow
