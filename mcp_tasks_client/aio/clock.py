@@ -6,10 +6,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
 from .signal import FutureSignal, Signal
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Clock", "SharedClock", "SystemClock"]
 
@@ -55,7 +59,7 @@ class SystemClock(Clock):
             await event.wait()
         elif isinstance(event, FutureSignal):
             future = event.wait()
-            timer = future.get_loop().call_later(timeout_s, event.set)
+            timer = future.get_loop().call_later(timeout_s, _end, future)
             try:
                 await future
             finally:
@@ -67,6 +71,12 @@ class SystemClock(Clock):
     async def sleep(self, seconds: float) -> None:
         """Wait for the time to pass."""
         await anyio.sleep(seconds if seconds < math.inf else math.inf)
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    """End one waiting, and no other that waits for the same signal."""
+    if not future.done():
+        future.set_result(None)
 
 
 class SharedClock(Clock):

@@ -69,7 +69,7 @@ def _failure(error: Exception) -> JournalError:
 
 
 class GuardedJournal(Journal):
-    """Any journal, made safe to call from a task that may be cancelled.
+    """Any journal, whose failures are all typed errors.
 
     An exception of a foreign class becomes a :class:`JournalError`, since a journal is a plug-in and may
     raise anything. Against cancellation the callers protect whole steps, see

@@ -32,7 +32,8 @@ class Timing:
 class Medium(ABC):
     """A file, a database, or memory: carries out works for the journals of this process that keep it.
 
-    Every method but :meth:`leave_soon` raises :class:`JournalError` while no journal has entered.
+    Of a medium with a thread, :meth:`run`, :meth:`run_unattended`, :meth:`keep_renewing` and :meth:`listen`
+    raise :class:`JournalError` while no journal has entered.
     """
 
     @abstractmethod
@@ -62,7 +63,7 @@ class Medium(ABC):
 
     @abstractmethod
     def run_unattended(self, work: Work) -> None:
-        """Carry out a write that no caller waits for, before all that is asked for later."""
+        """Carry out a write that no caller waits for, in its turn."""
 
     @abstractmethod
     def keep_renewing(self, source: LeaseSource) -> None:

@@ -1,7 +1,6 @@
 """A record as a row of plain columns, the same in every journal.
 
-All journals keep rows and not records, so that what is read back is independent of what was
-given, and the one in memory forgets and refuses exactly what the one on disk does.
+A row is independent of the record that it was made of: neither changes with the other.
 """
 
 from __future__ import annotations
@@ -229,11 +228,9 @@ def scope_digest(scope: Scope) -> str:
 
 
 def key_digest(record: TaskRecord) -> str | None:
-    """The digest of endpoint, principal and idempotency key; ``None`` without a key."""
-    if record.idempotency_key is None:
-        return None
-    scope = record.scope
-    return _digest(escape(scope.endpoint), escape(scope.principal), escape(record.idempotency_key))
+    """The digest of scope and idempotency key; ``None`` without a key."""
+    key, scope = escape(record.idempotency_key), record.scope
+    return None if key is None else _digest(escape(scope.endpoint), escape(scope.principal), key)
 
 
 def _digest(*texts: str) -> str:

@@ -1,6 +1,6 @@
 """The journal in a database: every method once, over the statements of ``statements.sql``.
 
-:mod:`.sqlite` and :mod:`.postgres` say where the database is; :mod:`.memory` keeps one in this process.
+:mod:`.sqlite` and :mod:`.postgres` say where the database is; :mod:`.sqlite.memory` has one in memory.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class SqlJournal(Journal):
         if delivered_since is not None:
             assert not pending, "what is pending was not delivered"
             statement, values["delivered_since"] = "delivered_since", delivered_since
-        rows = await self._rows(statement, in_scope=scope is not None, **values)
+        rows = await self._rows(statement, **values)
         return [record for _, record in await read_rows(rows, self.identity, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
@@ -223,7 +223,7 @@ class SqlJournal(Journal):
         """Become the owner of a record that is free."""
         key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
         taking = Work(
-            statements=("owner", "take", "record"),
+            statements=("owner_before", "take", "record"),
             values={"record_id": key, "owner": mine, "gone": free},
             read=partial(_read_take, mine),
         )
@@ -327,14 +327,13 @@ class SqlJournal(Journal):
         rows = await self._opened().run(work)
         return Row._make(rows[0]) if rows else None
 
-    async def _rows(self, statement: str, *, in_scope: bool = True, **values: Any) -> list[Row]:
-        return [Row._make(row) for row in await self._read(statement, in_scope=in_scope, **values)]
+    async def _rows(self, statement: str, **values: Any) -> list[Row]:
+        return [Row._make(row) for row in await self._read(statement, **values)]
 
-    async def _read(self, statement: str, *, in_scope: bool = True, **values: Any) -> Sequence[Sequence[Any]]:
+    async def _read(self, statement: str, **values: Any) -> Sequence[Sequence[Any]]:
         work = Work(
             statements=(statement,),
             values=values,
-            in_scope=in_scope,
             writes=False,
             read=lambda found: found[0],
         )

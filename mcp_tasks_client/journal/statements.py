@@ -38,6 +38,7 @@ _PARTS: Final = {
     ),
     "changes": ", ".join(f"{name} = given.{name}" for name in CHANGING),
     "lease_columns": ", ".join(_LEASE),
+    "has_outcome": "stored.pending = 1 AND stored.due_at IS NULL",
 }
 _GIVEN: Final = {
     "*": (*Row._fields, "scope", "key"),
@@ -52,7 +53,7 @@ class Dialect:
     """What one database has in its own way."""
 
     folder: str
-    """Of the package: where its own ``statements.sql`` is."""
+    """Of the package. It may have a ``statements.sql`` of statements that only this database has."""
 
     value: str
     """A value of a statement, by its ``{name}``."""
@@ -131,9 +132,10 @@ class Statements:
 def texts(folder: str) -> Mapping[str, str]:
     """The text of each statement of a dialect, without its comments."""
     package = resources.files(__package__)
+    files = [package / "statements.sql", package / folder / "statements.sql"]
     texts: dict[str, str] = {}
     name = ""
-    for file in (package / "statements.sql", package / folder / "statements.sql"):
+    for file in (file for file in files if file.is_file()):
         for line in file.read_text(encoding="utf-8").splitlines():
             if found := _NAME.match(line):
                 name = found[1]

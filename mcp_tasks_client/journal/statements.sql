@@ -7,12 +7,16 @@
 --   {in name}                is one of a list of texts
 --   {given a, b}             the rows that one execution is about, as a table of these columns; {given *} has all
 --                            columns of a record, and {given changing} those that a save may change
---   {changed}                the statement tells which of the given rows it changed
 --   {in_scope}               of one scope; true for all scopes
---   {skip_locked}, {for_share}  locks of rows, where a database has them
---   {notify}                 the listeners of other processes are told, where a database can
+--   {has_outcome}            the row stored is an outcome that no host has received: a task to observe has a due_at
+--   {changed}                the statement tells which of the given rows it changed
+--   {skip_locked}, {for_share}  locks of rows, in PostgreSQL
+--   {notify}                 in PostgreSQL, tells the listeners of other processes, and returns rows
+--   {their_lease}, {database_start}  leases, which last longer where the database was down
+--   {now}                    the database's clock, in seconds since the epoch
 --
--- A statement with given rows returns, if anything, the record_id of a given row first.
+-- A statement with given rows returns, if anything, the record_id of a given row first. "WHERE true": without it
+-- SQLite cannot read an INSERT from a SELECT that goes on with ON CONFLICT. A percent sign is doubled.
 
 -- ── records ────────────────────────────────────────────────────────────────────────────────────
 
@@ -30,7 +34,8 @@ JOIN {schema}.records AS stored ON stored.record_id = given.record_id OR stored.
 ORDER BY CASE WHEN stored.key = given.key THEN 0 ELSE 1 END;
 
 -- name: save
--- Records as they now are, new or not, except those that another owner has taken since.
+-- Records as they now are, new or not, except those that another owner has taken since. Here as below, the fence is
+-- compared with the row itself, so that PostgreSQL compares it again once it has waited for the row.
 INSERT INTO {schema}.records AS stored ({columns}, scope, key)
 SELECT {columns}, scope, key FROM {given *} WHERE true
 ON CONFLICT (record_id) DO UPDATE SET {all_changes}
@@ -51,14 +56,23 @@ FROM {given record_id, fence, instruction_name}
 JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
 WHERE instruction.record_id = given.record_id AND instruction.name = given.instruction_name;
 
+-- name: forget_delivered
+-- Outcomes without a key that hosts have received.
+DELETE FROM {schema}.records AS stored
+WHERE (record_id, fence) IN (SELECT record_id, fence FROM {given record_id, fence})
+  AND {has_outcome} AND key IS NULL;
+
 -- name: deliver
 -- Outcomes that hosts have received, and that are kept. The column expires_at says until when.
 UPDATE {schema}.records AS stored SET
   delivered_at = given.at, updated_at = given.at, owner = NULL, pending = 0,
   expires_at = CASE WHEN stored.key IS NULL THEN given.keep_until END
 FROM {given record_id, fence, at, keep_until}
-WHERE stored.record_id = given.record_id AND stored.fence = given.fence
-  AND stored.pending = 1 AND stored.due_at IS NULL;
+WHERE stored.record_id = given.record_id AND stored.fence = given.fence AND {has_outcome};
+
+-- name: remove
+DELETE FROM {schema}.records
+WHERE (record_id, fence) IN (SELECT record_id, fence FROM {given record_id, fence});
 
 -- name: by_id
 SELECT given.record_id, {stored_columns}
@@ -81,8 +95,9 @@ WHERE {in_scope} AND status IN ('input_required', 'gathering')
 ORDER BY created_at, sequence;
 
 -- name: delivered_since
+-- IS TRUE: SQLite would look through all records of the scope.
 SELECT {columns} FROM {schema}.records
-WHERE {in_scope} AND delivered_at >= {:delivered_since}
+WHERE ({in_scope}) IS TRUE AND delivered_at >= {:delivered_since}
 ORDER BY created_at, sequence;
 
 -- ── who drives what ────────────────────────────────────────────────────────────────────────────
@@ -100,12 +115,12 @@ ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_a
 DELETE FROM {schema}.leases WHERE lease_id {in lease_ids};
 
 -- name: leases
-SELECT {their_lease} FROM {schema}.leases AS lease {started} WHERE lease.lease_id {in lease_ids};
+SELECT {their_lease} FROM {schema}.leases AS lease {database_start} WHERE lease.lease_id {in lease_ids};
 
 -- name: owners
 SELECT DISTINCT owner FROM {schema}.records WHERE owner IS NOT NULL;
 
--- name: owner
+-- name: owner_before
 SELECT owner, fence FROM {schema}.records WHERE record_id = {:record_id};
 
 -- name: take
@@ -117,7 +132,7 @@ WHERE record_id = {:record_id} AND delivered_at IS NULL
 SELECT {columns} FROM {schema}.records WHERE record_id = {:record_id};
 
 -- name: free
--- The records that are pending and free, and that this application may take.
+-- The records that are pending and free, and that this application may take. An owner keeps those that it has.
 SELECT {columns} FROM {schema}.records
 WHERE scope = {:scope} AND pending = 1
   AND (application IS NULL OR application = {:application})
@@ -147,8 +162,7 @@ WHERE scope = {:scope} AND pending = 1 AND owner = {:owner}
 ORDER BY created_at, sequence;
 
 -- name: release
-UPDATE {schema}.records SET
-  owner = CASE WHEN pending = 1 AND due_at IS NULL THEN NULL ELSE owner || '/left' END
+UPDATE {schema}.records AS stored SET owner = CASE WHEN {has_outcome} THEN NULL ELSE owner || '/left' END
 WHERE owner {in owners};
 
 -- ── forgetting old rows ────────────────────────────────────────────────────────────────────────
@@ -175,7 +189,7 @@ DELETE FROM {schema}.records WHERE record_id IN (
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
 SELECT stored.record_id, given.name, given.body, given.at, 0
 FROM {given record_id, name, body, at} JOIN {schema}.records AS stored ON stored.record_id = given.record_id
-WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)
+WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})
 {for_share}
 ON CONFLICT DO NOTHING
 {notify};

@@ -12,7 +12,6 @@ Each kind of database is a subclass: how it is opened, how works are carried out
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import math
@@ -29,7 +28,8 @@ from weakref import WeakSet
 
 import anyio
 
-from ..aio.uncut import caller_of_loop, on_asyncio
+from ..aio.signal import make_signal
+from ..aio.uncut import caller_of_loop
 from ..errors import DrivenElsewhereError, JournalError
 from .base import Lease, LeaseSource
 from .medium import Medium, Timing
@@ -57,24 +57,12 @@ class Waiter:
         self.call_soon = caller_of_loop()
         """Has the event loop call a function; may be called from any thread."""
 
-        # On asyncio an event costs three times as much as a future.
-        self._done: asyncio.Future[None] | anyio.Event = (
-            asyncio.get_running_loop().create_future() if on_asyncio() else anyio.Event()
-        )
+        signal = make_signal()
+        self.wake = signal.set
+        """Ends :meth:`wait`. To be called in the event loop."""
 
-    def wake(self) -> None:
-        """End :meth:`wait`. To be called in the event loop."""
-        if isinstance(self._done, anyio.Event):
-            self._done.set()
-        elif not self._done.done():  # cancelled, with the task
-            self._done.set_result(None)
-
-    async def wait(self) -> None:
-        """Return once the thread is done."""
-        if isinstance(self._done, anyio.Event):
-            await self._done.wait()
-        else:
-            await self._done
+        self.wait = signal.wait
+        """Returns once the thread is done."""
 
 
 _Job: TypeAlias = Job["Waiter | None"]
@@ -120,6 +108,8 @@ class JournalThread(Medium):
         self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
         self._may_be_left = True  # instructions: nobody has looked yet
         self._is_to_look = False  # a listener is new, and has not heard of them
+        self._look_s = timing.tick_s
+        self._look_at = 0.0
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
 
@@ -134,14 +124,8 @@ class JournalThread(Medium):
         """Do all of these works, which either write or read; each job gets its result or error."""
 
     @abstractmethod
-    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
-        """The escaped IDs of the records that have instructions to heed, if there may be new ones.
-
-        Called once in a turn.
-
-        Args:
-            is_to_look: Instructions may be there of which no listener was told.
-        """
+    def _may_have_changed(self) -> bool:
+        """Whether other processes may have written since the last look at the instructions."""
 
     @abstractmethod
     def _tidy_up(self) -> None:
@@ -170,7 +154,7 @@ class JournalThread(Medium):
             key: Tells the medium from others.
             make: Makes a thread. The arguments of the journal that came first count.
         """
-        with _table:
+        with _threads_lock:
             thread = cast("Self | None", _THREADS.get(key))
             if thread is None or not thread._enter(user):
                 thread = _THREADS[key] = make()
@@ -249,6 +233,7 @@ class JournalThread(Medium):
         job: _Job = Job(work, waiter)
         with self._lock:
             self._check_open()
+            work.asked_at = time.monotonic()
             self._jobs.put(job)
         return job
 
@@ -256,6 +241,7 @@ class JournalThread(Medium):
         """Have the thread carry out a write, with what else it writes or within a tick."""
         with self._lock:
             self._check_open()
+            work.asked_at = time.monotonic()
             self._unattended.append(Job(work, None))
 
     def keep_renewing(self, source: LeaseSource) -> None:
@@ -383,7 +369,7 @@ class JournalThread(Medium):
 
     def _end(self) -> None:
         atexit.unregister(self._close_at_exit)
-        with _table:
+        with _threads_lock:
             if _THREADS.get(self._key) is self:  # else its medium was opened anew meanwhile
                 del _THREADS[self._key]
         _wake(self._closing)
@@ -425,6 +411,7 @@ class JournalThread(Medium):
         writes, reads = unattended.copy(), list[_Job]()
         for job in jobs:
             (writes if job.work.writes else reads).append(job)
+        writes.sort(key=lambda job: job.work.asked_at)
         if writes:
             self._carry_out(writes)
         if unattended:
@@ -440,7 +427,7 @@ class JournalThread(Medium):
         return bool(unattended)
 
     def _log_first(self, error: Exception | None) -> None:
-        """Log the first failure of a row."""
+        """Log a failure, unless the unattended writes before it failed as well."""
         if error is not None and not self._failing:
             logger.warning(
                 "leases will be tried again, and what was delivered may be given out once more: %s",
@@ -456,15 +443,22 @@ class JournalThread(Medium):
             if is_to_look:
                 self._may_be_left = False  # unless some are found, or left meanwhile
         with _logged("instructions"):
-            found = self._find_instructed(is_to_look=is_to_look)
-            if found:
-                self.tell(found)
+            now = time.monotonic()
+            if is_to_look or (now >= self._look_at and self._may_have_changed()):
+                self._look_at = now + self._look_s
+                look: _Job = Job(_LOOK, None)
+                self._carry_out([look])
+                if look.error is not None:
+                    self._look_at, self._is_to_look = now + self._timing.tick_s, True
+                    raise look.error
+                if look.result:
+                    self.tell(look.result)
 
 
 _THREADS: Final[dict[Hashable, JournalThread]] = {}
 """The threads of this process, by what tells their media apart."""
 
-_table = threading.Lock()
+_threads_lock = threading.Lock()
 
 
 def _close_unused() -> None:
@@ -474,8 +468,8 @@ def _close_unused() -> None:
 
 def _make_new_locks() -> None:
     """In a child of the process nobody would release what another thread held at the fork."""
-    global _table
-    _table = threading.Lock()
+    global _threads_lock
+    _threads_lock = threading.Lock()
     for thread in _THREADS.values():
         thread._lock = threading.Lock()
 
@@ -503,6 +497,12 @@ def _logged(what: str) -> Iterator[None]:
 
 
 _NOTHING: Final = Work(statements=(), writes=False)
+_LOOK: Final = Work(
+    statements=("instructed",),
+    writes=False,
+    read=lambda found: [key for (key,) in found[0]],
+    asked_at=-math.inf,  # nobody waits for it while a database is away
+)
 
 
 def _wake_for(jobs: Iterable[_Job]) -> None:

@@ -20,7 +20,8 @@ W = TypeVar("W")
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
 """The rows that each statement of a work returned. A statement that returns none, and has no given rows, has
-one row with the number of rows that it changed."""
+one row with the number of rows that it changed. Of a statement that has given rows and returns none, nothing
+is read."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,11 +53,8 @@ class Work:
     """The statements that read the result of the work if it was committed and the reply was lost. ``None``
     means ``statements``, which it is then safe to execute once more."""
 
-    in_scope: bool = True
-    """Whether the statements are about one scope."""
-
     asked_at: float = field(default_factory=time.monotonic)
-    """When the work was asked for, by the monotonic clock."""
+    """When the work was made or, if it was queued, when that was, by the monotonic clock."""
 
 
 class Job(Generic[W]):

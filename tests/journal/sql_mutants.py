@@ -41,16 +41,22 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "heed", " AND instruction.name = given.instruction_name"
     ),
     "what was heeded keeps its body": Mutant("heed", "body = '', "),
-    "a late owner forgets what was delivered": Mutant("forget_delivered", " AND stored.fence = given.fence"),
-    "a task is forgotten as if it were an outcome": Mutant("forget_delivered", " AND stored.due_at IS NULL"),
-    "an outcome with a key is forgotten": Mutant("forget_delivered", " AND stored.key IS NULL"),
+    "a late owner forgets what was delivered": Mutant(
+        "forget_delivered",
+        "(record_id, fence) IN (SELECT record_id, fence FROM",
+        "record_id IN (SELECT record_id FROM",
+    ),
+    "a task is forgotten as if it were an outcome": Mutant("forget_delivered", "{has_outcome} AND "),
+    "an outcome with a key is forgotten": Mutant("forget_delivered", " AND key IS NULL"),
     "a late owner delivers": Mutant("deliver", " AND stored.fence = given.fence"),
-    "a task is delivered as if it were an outcome": Mutant("deliver", " AND stored.due_at IS NULL"),
+    "a task is delivered as if it were an outcome": Mutant("deliver", " AND {has_outcome}"),
     "an outcome with a key is kept no longer than one without": Mutant(
         "deliver", "CASE WHEN stored.key IS NULL THEN given.keep_until END", "given.keep_until"
     ),
     "what was delivered has an owner": Mutant("deliver", "owner = NULL, "),
-    "a late owner removes": Mutant("remove", " AND stored.fence = given.fence"),
+    "a late owner removes": Mutant(
+        "remove", "(record_id, fence) IN (SELECT record_id, fence FROM", "record_id IN (SELECT record_id FROM"
+    ),
     "the task of another scope is found": Mutant("by_task_id", "scope = {:scope} AND "),
     "the oldest record of a task is found": Mutant(
         "by_task_id", "created_at DESC, sequence DESC", "sequence"
@@ -113,7 +119,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a task that has not expired is forgotten": Mutant("prune_expired", "expires_at < {:before} AND"),
     "a call that has ended takes instructions": Mutant(
         "instruct",
-        "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)",
+        "WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})",
         "WHERE true",
     ),
     "a call that ends at the moment takes an instruction": Mutant("instruct", "{for_share}"),
@@ -126,7 +132,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "nobody is told of the end of a call that is followed": Mutant("follow", "'follow'", "'other'"),
     "whoever follows has the driver heed it": Mutant("follow", "'', 0, 1", "'', 0, 0"),
     "a call that has ended is followed": Mutant(
-        "follow", "WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)"
+        "follow", "WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})"
     ),
     "what was heeded is to be heeded again": Mutant("instructions", " AND stored.heeded = 0"),
     "instructions come in the order of their names": Mutant(

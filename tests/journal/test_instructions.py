@@ -16,7 +16,7 @@ from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import Heard, observing, record
 
-INSTRUCTED: Final = "instructed", True, 1
+INSTRUCTED: Final = "instructed", False, 1
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def test_another_process_is_told_within_seconds(tmp_path: Path) -> None:
 async def test_a_look_at_what_others_left_that_fails_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given, heard, statement = record(state=observing()), Heard(), STATEMENTS("instructed")
+    given, heard, statement = record(state=observing()), Heard(), STATEMENTS("instructed", in_scope=False)
     async with SqliteJournal(tmp_path / "journal.sqlite3") as journal:
         await journal.save(given)
         stop = journal.listen(heard)

@@ -287,7 +287,7 @@ journal = SqliteJournal(path)
 await journal.open()
 from mcp_tasks_client.journal import thread
 thread._CLOSING_S = 1000.0
-locks += [journal._medium._lock, thread._table]
+locks += [journal._medium._lock, thread._threads_lock]
 async def say(use, *args):
     try:
         await use(*args)

@@ -15,9 +15,8 @@ import re
 import sqlite3
 import sys
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -43,36 +42,8 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _INSTRUCTION: Final = ("record_id", "name", "body", "at", "heeded")
 
 
-class _Medium(ABC):
-    """Where a journal is kept. Statements run within :meth:`locked`."""
-
-    @abstractmethod
-    def is_there(self) -> bool:
-        """Whether there is a journal, empty or not. Makes none.
-
-        Raises:
-            JournalError: The medium cannot be reached.
-        """
-
-    @abstractmethod
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep every other process from it, and keep what is written if the block does not fail.
-
-        Raises:
-            JournalError: It cannot be opened, read or written.
-        """
-
-    @abstractmethod
-    def read(self, statement: str) -> Iterator[Sequence[Any]]:
-        """The rows that a statement returns, which may be very many."""
-
-    @abstractmethod
-    def write(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a statement about these rows."""
-
-
-class _File(_Medium):
-    """A SQLite file, which is made where there is none."""
+class _File:
+    """A SQLite file, which is made where there is none. Statements run within :meth:`locked`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -82,10 +53,12 @@ class _File(_Medium):
         return str(self._path)
 
     def is_there(self) -> bool:
+        """Whether there is a journal, empty or not. Makes none."""
         return self._path.exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Keep every other process from it, and keep the writes if the block does not fail."""
         try:
             with closing(connect(self._path, _BUSY_TIMEOUT_S)) as self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -102,8 +75,8 @@ class _File(_Medium):
         self._connection.execute(filled.text, [row[name] for row in rows for name in filled.columns])
 
 
-class _Database(_Medium):
-    """A schema of a PostgreSQL database, which is made where there is none.
+class _Database:
+    """A schema of a PostgreSQL database, which is made where there is none. Like :class:`_File`.
 
     Raises:
         ValueError: libpq cannot read ``dsn``.
@@ -158,7 +131,11 @@ class _Database(_Medium):
 
 
 def copy(
-    source: _Medium, target: _Medium, *, decoder: Codec | None = None, encoder: Codec | None = None
+    source: _File | _Database,
+    target: _File | _Database,
+    *,
+    decoder: Codec | None = None,
+    encoder: Codec | None = None,
 ) -> tuple[int, int]:
     """Copy a journal.
 
@@ -261,7 +238,7 @@ def _codec(path: str) -> FernetCodec:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _medium(where: str, schema: str) -> _Medium:
+def _medium(where: str, schema: str) -> _File | _Database:
     """The medium of an address: a database if it looks like one, or else a file."""
     if re.match(r"postgres(ql)?://|\w+ *=", where):
         try:

@@ -39,7 +39,7 @@ POSTGRES: Final = Dialect(
         + """, CASE WHEN lease.expires_at > started.at - 86400
           THEN greatest(lease.expires_at, started.at + lease.expires_at - lease.renewed_at)
           ELSE lease.expires_at END""",
-        "started": """CROSS JOIN
+        "database_start": """CROSS JOIN
           (SELECT extract(epoch FROM pg_postmaster_start_time())::double precision AS at) AS started""",
     },
 )

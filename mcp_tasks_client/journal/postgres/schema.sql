@@ -26,7 +26,7 @@ CREATE TABLE {schema}.records (
   status           text NOT NULL,
   pending          smallint NOT NULL, -- 1: a task to observe, or an outcome not yet delivered
   due_at           double precision,  -- of a task to observe: when it is next polled
-  expires_at       double precision,  -- of a task to observe: when its time-to-live has passed
+  expires_at       double precision,  -- see journal/sqlite/schema.sql
   label            text,
   application      text,
   origin           text,

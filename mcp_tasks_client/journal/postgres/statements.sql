@@ -1,9 +1,10 @@
--- The statements that only PostgreSQL has, or has in its own way; the others are in ../statements.sql.
+-- The statements that only PostgreSQL has; the others are in ../statements.sql.
 
 -- ── transactions ───────────────────────────────────────────────────────────────────────────────
 
 -- name: enrol
--- A new writer.
+-- A new writer. Writers of processes that were killed are forgotten; a process that comes back after so long enrols anew.
+WITH old AS (DELETE FROM {schema}.writers WHERE at < clock_timestamp() - interval '7 days')
 INSERT INTO {schema}.writers (writer_id) VALUES ({:writer_id})
 RETURNING {now};
 
@@ -26,24 +27,6 @@ RETURNING committed >= {:number};
 -- name: leave
 DELETE FROM {schema}.writers WHERE writer_id = {:writer_id};
 
--- name: prune_leases
--- And the writers of processes that were killed. A process that comes back after so long enrols anew.
-WITH old AS (DELETE FROM {schema}.writers WHERE at < clock_timestamp() - interval '7 days')
-DELETE FROM {schema}.leases WHERE expires_at < {:leases_before};
-
--- ── records ────────────────────────────────────────────────────────────────────────────────────
--- The fence is compared with the row itself, so that PostgreSQL compares again once it has waited for the row.
-
--- name: forget_delivered
--- Outcomes without a key that hosts have received.
-DELETE FROM {schema}.records AS stored USING {given record_id, fence}
-WHERE stored.record_id = given.record_id AND stored.fence = given.fence
-  AND stored.pending = 1 AND stored.due_at IS NULL AND stored.key IS NULL;
-
--- name: remove
-DELETE FROM {schema}.records AS stored USING {given record_id, fence}
-WHERE stored.record_id = given.record_id AND stored.fence = given.fence;
-
 -- ── who drives what ────────────────────────────────────────────────────────────────────────────
 
 -- name: taken
@@ -57,7 +40,7 @@ SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AN
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
 SELECT stored.record_id, 'follow', '', 0, 1
 FROM {given record_id} JOIN {schema}.records AS stored ON stored.record_id = given.record_id
-WHERE stored.delivered_at IS NULL AND NOT (stored.pending = 1 AND stored.due_at IS NULL)
+WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})
 FOR SHARE OF stored
 ON CONFLICT DO NOTHING;
 

@@ -14,7 +14,6 @@ later.
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
 from collections import deque
@@ -32,7 +31,7 @@ from ...policy import growing_delay
 from ..medium import Timing
 from ..statements import Statement, Statements
 from ..thread import JournalThread
-from ..work import Job, Work, end_leases, group_jobs, note_results
+from ..work import Job, end_leases, group_jobs, note_results
 from .clock import DatabaseClock
 from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, make_tables, send_all
 from .dialect import POSTGRES, rows_json
@@ -105,9 +104,9 @@ class PostgresThread(JournalThread):
         self._number = 0  # of the last transaction
         self._unsettled: _Transaction | None = None  # the one whose connection was lost
         self._listener: Listener | None = None
-        self._look_at = 0.0  # when to look whether others have left instructions
         self._clock = DatabaseClock.of(key)
         super().__init__(key, name, outage_s, timing)
+        self._look_s = _LOOK_S
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
@@ -151,25 +150,8 @@ class PostgresThread(JournalThread):
     def _tidy_up(self) -> None:
         """Nothing is tidied up. The server does."""
 
-    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
-        now = time.monotonic()
-        if not is_to_look and now < self._look_at:
-            return ()
-        self._look_at = now + _LOOK_S
-        work = Work(
-            statements=("instructed",),
-            writes=False,
-            read=lambda found: [key for (key,) in found[0]],
-            asked_at=-math.inf,  # nobody waits while the database is away
-        )
-        look: _Job = Job(work, None)
-        self._carry_out([look])
-        if look.error is not None:
-            self._look_at = now + self._timing.tick_s
-            logger.debug("instructions are looked for later: %s", look.error)
-            return ()
-        found: list[str] = look.result
-        return found
+    def _may_have_changed(self) -> bool:
+        return True  # the listener hears it at once, but a notification may be lost
 
     def _carry_out(self, jobs: list[_Job]) -> None:
         left = deque([_Batch(jobs)])
@@ -240,7 +222,7 @@ class PostgresThread(JournalThread):
 
     def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
         work = run[0].work
-        statement = self._statements(name, in_scope=work.in_scope)
+        statement = self._statements(name, in_scope="scope" in work.values)
         if not statement.columns:
             return _execute(connection, statement, **work.values)
         given = [job.work.row for job in run if job.work.row is not None]

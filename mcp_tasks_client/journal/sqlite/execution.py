@@ -37,7 +37,7 @@ def execute(connection: sqlite3.Connection, run: list[Job[Any]]) -> Found | None
     """
     work, found = run[0].work, []
     for name in work.statements:
-        statement = STATEMENTS(name, in_scope=work.in_scope, rows=len(run))
+        statement = STATEMENTS(name, in_scope="scope" in work.values, rows=len(run))
         cursor = connection.execute(statement.text, _arguments(statement, run))
         if cursor.description is not None:
             found.append(cursor.fetchall())

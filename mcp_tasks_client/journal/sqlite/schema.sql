@@ -28,7 +28,9 @@ CREATE TABLE records (
   status           TEXT    NOT NULL,
   pending          INTEGER NOT NULL,     -- 1: a task to observe, or an outcome not yet delivered
   due_at           REAL,                 -- of a task to observe: when it is next polled
-  expires_at       REAL,                 -- of a task to observe: when its time-to-live has passed
+  expires_at       REAL,                 -- of a task to observe: when its time-to-live has passed; of a delivered
+                                         -- outcome without a key: until when it is kept; of a call that was asked
+                                         -- before its task and never answered: when it was saved
   label            TEXT,                 -- a short text for people
   application      TEXT,                 -- the application whose call it is; NULL is any
   origin           TEXT,                 -- JSON: the process that made the call

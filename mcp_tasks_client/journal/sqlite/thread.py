@@ -7,8 +7,7 @@ disk.
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -17,7 +16,7 @@ from ...errors import JournalError
 from ..medium import Timing
 from ..thread import JournalThread
 from ..work import Found, Job, end_leases, note_results
-from .execution import STATEMENTS, execute, runs_of
+from .execution import execute, runs_of
 from .file import connect, explain, give_back, identity
 
 __all__ = ["SqliteThread"]
@@ -45,7 +44,6 @@ class SqliteThread(JournalThread):
         self._connection: sqlite3.Connection
         self._file: tuple[int, int] | None = None  # the file that was opened; none yet
         self._seen_version = -1  # of the file, when instructions were looked for last
-        self._look_at = 0.0  # when to look whether other processes have left any
         super().__init__(path, path, busy_timeout_s, timing)
 
     def explain(self, error: Exception) -> JournalError:
@@ -124,19 +122,11 @@ class SqliteThread(JournalThread):
         except Exception as error:
             return error
 
-    def _find_instructed(self, *, is_to_look: bool) -> Collection[str]:
-        now = time.monotonic()
-        if not is_to_look and now < self._look_at:
-            return ()
-        self._look_at = now + self._timing.tick_s
+    def _may_have_changed(self) -> bool:
         # Changes with each commit of another connection, and costs less than any look at a table.
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if version == self._seen_version and not is_to_look:
-            return ()
-        self._seen_version = -1  # should the look fail, it is taken again
-        found = [key for (key,) in self._connection.execute(STATEMENTS("instructed").text)]
-        self._seen_version = version
-        return found
+        seen, self._seen_version = self._seen_version, version
+        return bool(seen != version)
 
 
 def _note(run: list[Job[Any]], found: Found | Exception | None) -> None:

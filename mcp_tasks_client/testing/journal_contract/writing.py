@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from ...errors import DrivenElsewhereError, JournalError
 from ...journal.base import Journal
@@ -255,6 +257,20 @@ class DeliverTests:
         assert await with_key(journal, SCOPE, "1.0") == first
         assert await journal.take(first.record_id, "b/1", await everybody(journal)) == (first, None)
         assert await journal.prune(9.5, 9.5) == 2
+
+    async def test_a_delivery_comes_after_the_save_that_was_called_before_it(self, journal: Journal) -> None:
+        await journal.save(given := record(state=observing(), idempotency_key="order-42"))
+        ended = replace(given, state=finished())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):  # so that the save has to wait for others
+                tasks.start_soon(journal.save, record())
+            tasks.start_soon(partial(journal.save, ended, known=True))
+            await checkpoint()  # all of them have been called
+            await checkpoint()
+            journal.deliver(9.0, {given.record_id: 0})
+
+        assert await journal.by_id(given.record_id) == replace(ended, delivered_at=9.0, updated_at=9.0)
 
     @pytest.mark.parametrize(
         "given",
