@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -40,10 +41,5 @@ class LateSession(ScriptedSession):
 
 def late_world(*, leaves: bool = True, **script: Any) -> tuple[World, LateSession]:
     """A world with such a server."""
-    world = World(**script)
-    gets = {task_id: tuple(steps) for task_id, steps in world.server.gets.items()}
-    late = LateSession(
-        leaves=leaves, clock=world.clock, calls=world.server.calls, gets=gets, updates=world.server.updates
-    )
-    world.server = late
-    return world, late
+    world = World(partial(LateSession, leaves=leaves), **script)
+    return world, world.server

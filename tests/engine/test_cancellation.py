@@ -379,10 +379,9 @@ class SlowToCancel(ScriptedSession):
 
 @requirement("law:5", "law:8")
 async def test_a_cancel_that_fails_once_its_client_has_let_the_task_go_is_not_repeated_there() -> None:
-    world, plan = World(), FaultPlan()
-    world.server = server = SlowToCancel(
-        clock=world.clock, calls=[EVERY_1200_MS], gets={TASK: [EVERY_1200_MS, cancelled(TASK)]}
-    )
+    script = {"calls": [EVERY_1200_MS], "gets": {TASK: [EVERY_1200_MS, cancelled(TASK)]}}
+    world, plan = World(SlowToCancel, **script), FaultPlan()
+    server = world.server
     server.fail = anyio.Event()
 
     async def fail() -> None:

@@ -60,6 +60,7 @@ from mcp_tasks_client.testing import (
 from mcp_tasks_client.testing.samples import with_key
 from tests._requirements import requirement
 from tests._results import text
+from tests.engine.late_session import late_world
 from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World
 from tests.kit.probed_journal import FULL_DISK, Held, ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
@@ -83,22 +84,6 @@ def faulty(status: str, *, nth: int = 1, error: Exception = FULL_DISK) -> Probed
     # A copy, since an error keeps alive, by its traceback, whom it was raised at.
     journal.before("save", raising(copy(error)), when=lambda record, **_: record.status == status, nth=nth)
     return journal
-
-
-class SlowReply:
-    """Holds back the server's reply to ``tools/call`` until told."""
-
-    def __init__(self, world: World) -> None:
-        self.server = world.server
-        self.sent = anyio.Event()
-        self.may_come = anyio.Event()
-        world.server.call = self  # type: ignore[method-assign]  # a reply on its way
-
-    async def __call__(self, call: Any, before_send: BeforeSend) -> Any:
-        await before_send()
-        self.sent.set()
-        await self.may_come.wait()
-        return await ScriptedSession.call(self.server, call, before_send)
 
 
 async def cancelled_from_inside(loop: str) -> NoReturn:
@@ -318,19 +303,18 @@ async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_lo
 async def test_cancelling_while_the_call_is_under_way_is_told_to_the_server_when_there_is_a_task(
     key: str | None,
 ) -> None:
-    world = World(gets={TASK: [cancelled(TASK)]})
-    reply = SlowReply(world)
+    world, reply = late_world(gets={TASK: [cancelled(TASK)]})
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError) as caught:
             await client.call_tool("tool", timeout=0.2, idempotency_key=key)
         handle = caught.value.handle
         assert handle is not None
         assert handle.task_id is None
-        assert reply.sent.is_set()
+        assert reply.called.is_set()
 
         async def cancel() -> None:
             await handle.cancel()
-            reply.may_come.set()
+            reply.go.set()
 
         await world.during(lambda: together(cancel, lambda: ended(handle)), 60)
         with pytest.raises(TaskCancelledError):
@@ -467,8 +451,7 @@ async def test_a_closed_client_journals_no_intent() -> None:
 @requirement("law:2")
 async def test_a_closing_client_journals_no_intent() -> None:
     """It still waits for the reply to another call, and its journal is still open."""
-    world = World()
-    reply = SlowReply(world)
+    world, reply = late_world()
 
     async def call_and_call_again() -> None:
         try:
@@ -477,12 +460,12 @@ async def test_a_closing_client_journals_no_intent() -> None:
             with pytest.raises(TasksClientError, match="client is closed"):
                 await client.call_tool("tool", idempotency_key=KEY)
         finally:
-            reply.may_come.set()
+            reply.go.set()
 
     async with world.journal:
         async with anyio.create_task_group() as tasks, world.client() as client:
             tasks.start_soon(call_and_call_again)
-            await reply.sent.wait()
+            await reply.called.wait()
         assert await with_key(world.journal, Scope("scripted"), KEY) is None
     assert (await world.only_record()).task_id == TASK
 
@@ -605,15 +588,14 @@ async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> 
 async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_with_its_caller(
     comes_back: str,
 ) -> None:
-    world = World(gets={TASK: [working(TASK)]})
+    world, reply = late_world(gets={TASK: [working(TASK)]})
     world.journal = journal = faulty("working")
-    reply = SlowReply(world)
     async with world.client() as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "tool")
-            await reply.sent.wait()
+            await reply.called.wait()
             tasks.cancel_scope.cancel()
-        reply.may_come.set()
+        reply.go.set()
         while not journal.counts["save"]:
             await anyio.lowlevel.checkpoint()
         if comes_back == "resume":
@@ -956,7 +938,8 @@ async def test_an_intent_that_could_not_be_claimed_again_never_leaves_without_on
 async def test_a_second_answer_that_comes_while_the_call_is_under_way_is_ignored(reply: str) -> None:
     """A prompt in a thread cannot be withdrawn: repeating the call puts a second one beside it."""
     round_one = {**FIRST_ROUND, "inputRequests": {"a": ASK}}
-    world = World(calls=[round_one, text_result("done") if reply == "comes" else LOST])
+    world, slow = late_world(calls=[round_one, text_result("done") if reply == "comes" else LOST])
+    slow.go.set()  # the first round is not held back
     answers = [anyio.Event(), anyio.Event()]
     prompts = iter(answers)
 
@@ -970,7 +953,7 @@ async def test_a_second_answer_that_comes_while_the_call_is_under_way_is_ignored
             tasks.start_soon(lambda: client.call_tool("tool", idempotency_key=KEY))
             await world.clock.advance(0)
             tasks.cancel_scope.cancel()
-        slow = SlowReply(world)
+        slow.called, slow.go = anyio.Event(), anyio.Event()
         handles: list[TaskHandle] = []
 
         async def call_again() -> None:
@@ -986,11 +969,11 @@ async def test_a_second_answer_that_comes_while_the_call_is_under_way_is_ignored
             tasks.start_soon(call_again)
             await world.clock.advance(0)
             answers[0].set()
-            await slow.sent.wait()
+            await slow.called.wait()
             if reply == "comes":
                 answers[1].set()
             await world.clock.advance(0)
-            slow.may_come.set()
+            slow.go.set()
             await world.clock.advance(0)
             answers[1].set()
             await world.clock.advance(0)
@@ -1242,14 +1225,13 @@ async def test_a_task_that_was_not_found_is_asked_for_again_when_it_is_attached_
 
 @requirement("law:8")
 async def test_the_reference_of_a_call_under_way_is_attached_though_nothing_is_journaled() -> None:
-    world = World()
-    reply = SlowReply(world)
+    world, reply = late_world()
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError) as caught:
             await client.call_tool("tool", timeout=0.05)
         assert caught.value.handle is not None
         handle = await client.attach(caught.value.handle.reference)
-        reply.may_come.set()
+        reply.go.set()
         assert await result(world, handle) == "done"
     assert len(world.server.log("tools/call")) == 1
 

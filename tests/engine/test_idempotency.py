@@ -262,10 +262,7 @@ async def test_a_resend_that_did_not_leave_can_be_repeated() -> None:
                 raise ConnectionLostError("cannot list tools", retryable=True, not_executed=True)
             return await super().call(call, before_send)
 
-    world = World()
-    world.server = Unlisted(
-        clock=world.clock, calls=[LOST, working(TASK, poll_interval_ms=1000)], gets={TASK: [DONE]}
-    )
+    world = World(Unlisted, calls=[LOST, working(TASK, poll_interval_ms=1000)])
     kept: list[Exception] = []  # so that the live call stays, as it does while a host handles the error
     async with world.client() as client:
         for on_unknown, error in (("raise", OutcomeUnknownError), ("resend", ConnectionLostError)):

@@ -66,12 +66,9 @@ class PushSession(ScriptedSession):
 
 
 def push_world(*gets: Any) -> tuple[World, PushSession, ProbedJournal]:
-    world = World()
-    world.server = session = PushSession(
-        clock=world.clock, calls=[AT_WORK], gets={TASK: list(gets) or [AT_WORK]}
-    )
+    world = World(PushSession, calls=[AT_WORK], gets={TASK: list(gets) or [AT_WORK]})
     world.journal = journal = ProbedJournal()
-    return world, session, journal
+    return world, world.server, journal
 
 
 @requirement("law:1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -39,13 +39,18 @@ LOST = ConnectionLostError("The connection broke.", retryable=True)
 
 
 class World:
-    """A server, its clock, and a journal that outlives clients."""
+    """A server, its clock, and a journal that outlives clients.
 
-    def __init__(self, **script: Any) -> None:
+    Args:
+        session: Makes the server.
+        script: What it plays.
+    """
+
+    def __init__(self, session: Callable[..., Any] = ScriptedSession, **script: Any) -> None:
         self.clock = ManualClock()
         script.setdefault("calls", [working(TASK, poll_interval_ms=1000)])
         script.setdefault("gets", {TASK: [DONE]})
-        self.server = ScriptedSession(clock=self.clock, **script)
+        self.server = session(clock=self.clock, **script)
         self.journal = MemoryJournal()
 
     @asynccontextmanager
