@@ -54,7 +54,7 @@ class Lease:
 
 
 class LeaseSource(Protocol):
-    """What a journal asks for the lease to renew. It may be called from any thread, and never waits."""
+    """A journal asks it for the lease to renew. It may be called from any thread, and never waits."""
 
     @property
     def lease_id(self) -> str:
@@ -90,10 +90,10 @@ class Taken(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """What somebody who does not drive a call wants done about it."""
+    """The wish of a client that does not drive a call, for the client that does."""
 
     name: str
-    """What it is about, such as one question. Any text. A record keeps the first instruction of each name."""
+    """Its subject, such as one question. Any text. A record keeps the first instruction of each name."""
 
     body: str
     """JSON text; empty once it was heeded."""
@@ -119,14 +119,14 @@ class Journal(ABC):
     of it or nothing. It returns when what it wrote would survive the death of the process and, where the
     medium can promise it, of the machine. Being cancelled, even before it has begun to wait, does not undo
     the write: the cancellation is raised after it. A write that fails may have been made nevertheless, as
-    when the connection is lost meanwhile. Whoever called repeats it unchanged, or reads.
+    when the connection is lost meanwhile. The caller repeats the write unchanged, or reads the record.
 
     Every method is safe to call from several tasks at once, and from event loops in several threads. Writes
     of one record take effect in the order in which they were called.
 
-    What is read is equal to what was written, and a copy of it: neither changes with the other. There is one
-    exception: of a server's snapshot the fields are dropped that the protocol does not name. A text may be
-    any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
+    A record that is read is equal to the one that was written, and a copy of it: neither changes with the
+    other. There is one exception: of a server's snapshot the fields are dropped that the protocol does not
+    name. A text may be any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
     :class:`~mcp_tasks_client.journal.row.Row` is one way to keep all that.
 
     A journal goes by no clock. All times are given to it, in seconds since the epoch, and compared with each
@@ -141,15 +141,15 @@ class Journal(ABC):
 
     Attributes:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
-            a task after its time-to-live. Whoever prunes goes by it.
+            a task after its time-to-live. The engine prunes by it.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
-            delivered to a host's own session; 0 forgets it at once. Whoever delivers goes by it.
+            delivered to a host's own session; 0 forgets it at once. The engine delivers by it.
 
     Raises:
         JournalError: From every method: the journal could not be read or written. The
             subclasses say why. An error of any other class, such as a database's own, is raised to hosts as
             a JournalError.
-        TypeError: What should be text is none, or a value of a record has no JSON form. Nothing is stored.
+        TypeError: A value that should be text is not, or one of a record has no JSON form. Nothing is stored.
         ValueError: A time is not finite, or a fence is not between 0 and ``2**63 - 1``. Nothing is stored.
     """
 
@@ -189,7 +189,7 @@ class Journal(ABC):
         """Count one user less, and finish every write that was asked for. With the last user it closes.
 
         It does so also while it is cancelled. It raises nothing for what was stored, and does nothing if
-        nobody has the journal open. What was written is there for whoever opens it next.
+        nobody has the journal open. The next opening finds all that was written.
         """
 
     def aclose_soon(self) -> None:  # noqa: B027  # a journal without a thread of its own just stays open
@@ -332,8 +332,9 @@ class Journal(ABC):
         since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
         does, and then calls ``source.renewed``. If either fails, it asks again later.
 
-        The source is held on to until the lease is released or the journal closes. As long as it is, whoever
-        comes next in this process finds the lease. A journal that no other process can see does no more.
+        The source is held on to until the lease is released or the journal closes. Until then the next client
+        of this process shares the lease. A journal that no other process can see keeps the source and renews
+        nothing.
         Before the last user's closing forgets a lease, it asks ``source.end()``. A source that is given again
         is the same one.
         """
@@ -343,8 +344,8 @@ class Journal(ABC):
         """Owners, each with the lease that covers it, run out or not; ``None`` if there is none.
 
         The lease ``a`` covers the owners ``a/1``, ``a/2`` and so on.
-        Who is gone is judged by that, outside of the journal. An owner who was gone stays so: each client has
-        a name of its own, and whoever comes back finds its fences overtaken.
+        By the lease the engine judges whether an owner is gone. An owner that was gone stays so: each client
+        has a name of its own, and a process that comes back finds the fences of its records overtaken.
 
         Args:
             names: Of these only, and of each of them, whether or not it owns anything. Without names, of all
@@ -400,9 +401,9 @@ class Journal(ABC):
     async def release(self, *names: str) -> None:
         """Release the outcomes that these owners have, and forget the leases of these names.
 
-        An outcome that was not delivered has no owner then. Whatever else they own gets the owner
-        ``<name>/left``, whom no lease covers, and who is therefore gone. To be released in good order it has
-        to be saved, with the time when it is due. Fences stay.
+        An outcome that was not delivered has no owner then. Every other record of theirs gets the owner
+        ``<name>/left``, which no lease covers, and which is therefore gone. A call is released in good order
+        by a :meth:`save` without an owner, which also stores when the call is due. Fences stay.
 
         Args:
             names: Of owners and of leases, in any order. Those that are unknown are passed over.
@@ -412,11 +413,11 @@ class Journal(ABC):
 
     @abstractmethod
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
-        """Leave an instruction for whoever drives a call, unless there is one of that name, heeded or not.
+        """Leave an instruction for the client that drives a call, unless there is one of that name.
 
         Of many who leave one of a name at once, also in other processes, one stands, and all are told of that
-        one. None is left once a :meth:`save` has ended the call: of the two, one comes after the other.
-        Whoever listens is told.
+        one. An instruction that was heeded keeps its name taken. None is left once a :meth:`save` has ended
+        the call: of the two, one comes after the other. Listeners are told.
 
         Returns:
             The one that stands, which is the one given or the one that was there; ``None`` if there is no
@@ -440,7 +441,8 @@ class Journal(ABC):
         """Have listeners told when a call ends that another client drives, perhaps in another process.
 
         It leaves no instruction to be heeded. Nothing happens if there is no such record, or it has ended. A
-        journal that cannot do that does nothing, as the default. Whoever follows a call looks by itself, too.
+        journal that cannot do that does nothing, as the default. The engine also looks by itself at the calls
+        that it follows.
         """
         return
 

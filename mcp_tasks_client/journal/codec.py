@@ -1,7 +1,7 @@
-"""What a host has done to what is private before it is stored, and undone after: its encryption, as a rule.
+"""The host's encoding of private values, mostly encryption: applied before they are stored, undone when read.
 
-The columns hold text. What a codec has made of a value stands there in base64, behind a mark that no value in
-clear can begin with, so that one kind is never taken for the other.
+The columns hold text. An encoded value stands there in base64, behind a mark that no value in clear can begin
+with, so that one kind is never taken for the other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Codec(Protocol):
     """Encodes the private values of a journal; see ``codec=`` of the journals.
 
     Both methods are called in event loops and in threads of ours, also at the same time. They have to be
-    quick, and do no I/O. What they raise concerns one record only, and becomes a :class:`JournalCodecError`.
+    quick, and do no I/O. Their errors concern one record only, and become a :class:`JournalCodecError`.
     """
 
     def encode(self, value: bytes, /) -> bytes:
-        """What is stored in place of a value. It may be longer, and different each time."""
+        """The value that is stored in place of another. It may be longer, and different each time."""
 
     def decode(self, value: bytes, /) -> bytes:
         """The value that :meth:`encode` was given.

@@ -10,8 +10,8 @@ __all__ = ["FernetCodec"]
 class FernetCodec:
     """A codec for journals that encrypts by Fernet (AES-128-CBC with HMAC-SHA256).
 
-    It needs the extra ``mcp-tasks-client[encryption]``. What was changed in the file or the database, or
-    encrypted with a key that is not given, is not decrypted.
+    It needs the extra ``mcp-tasks-client[encryption]``. A value that was changed in the file or the database,
+    or encrypted with a key that is not given, is not decrypted.
 
     Args:
         keys: Keys as ``cryptography.fernet.Fernet.generate_key()`` makes them. The first one encrypts, and

@@ -33,7 +33,7 @@ def _guard(
         except Exception as error:
             raise _failure(error) from error
         except anyio.get_cancelled_exc_class() as error:
-            # Passed on, a cancellation from inside of the journal would look like the end of whoever called.
+            # Passed on, a cancellation from inside of the journal would look like the end of the caller.
             if not was_cancelled_from_inside():
                 raise
             raise JournalError(

@@ -1,4 +1,4 @@
-"""What a journal is kept in, as the journal uses it."""
+"""The file, database or memory that keeps a journal, as the journal uses it."""
 
 from __future__ import annotations
 

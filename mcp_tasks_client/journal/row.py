@@ -119,7 +119,7 @@ class Row(NamedTuple):
         """The row as it is once ``owner`` has taken it; the same one if it is not to be had.
 
         Args:
-            owner: The escaped name of who takes it. What is already its own, it takes anew.
+            owner: The escaped name of the taker. A record that is its own already, it takes anew.
             gone: The escaped names of owners that do not drive any more.
         """
         is_free = self.owner is None or self.owner == owner or self.owner in gone
@@ -323,7 +323,7 @@ def _warn(message: str, journal: Hashable) -> None:
 
 
 def not_open(name: object = "") -> JournalError:
-    """The error for whoever uses a journal without having opened it."""
+    """The error for a caller that uses a journal without having opened it."""
     which = f"the journal {name}".rstrip()
     return JournalError(f"{which} is not open; open it first (async with journal)")
 

@@ -42,7 +42,7 @@ class SqlJournal(Journal):
     """A journal whose records are rows of a database.
 
     Args:
-        name: What the journal is called in messages.
+        name: The name of the journal in messages.
         codec: Encodes what is private before it is stored.
         retention_s: See :class:`Journal`.
         keep_delivered_s: Likewise.
@@ -69,8 +69,7 @@ class SqlJournal(Journal):
         """Open or make the medium, and commit a first write to it.
 
         Raises:
-            JournalLockedError: Another process held the file all the time that is waited for, or has it open
-                in an older version of this package.
+            JournalLockedError: Another process held the file all the time that is waited for.
             JournalCorruptError: The file is damaged, or no database. It is left as it is.
             JournalSchemaError: The medium is another program's or of another version. It is left as it is.
             JournalCodecError: The codec does not decode what it encodes.
@@ -251,7 +250,7 @@ class SqlJournal(Journal):
         limit: int | None = None,
         leave: Collection[str] = (),
     ) -> list[Taken]:
-        """Become the owner of whatever is pending, free and can be read."""
+        """Become the owner of the records that are pending, free and readable."""
         mine = escape(owner)
         where: dict[str, Any] = {
             "scope": scope_digest(scope),

@@ -13,19 +13,7 @@ from typing import Final, NamedTuple
 from .base import Lease
 from .row import CHANGING, Row
 
-__all__ = ["COLUMN_TYPES", "Dialect", "Statement", "Statements"]
-
-COLUMN_TYPES: Final = {
-    **dict.fromkeys(("fence", "pid"), "bigint"),
-    **dict.fromkeys(("pending", "heeded"), "smallint"),
-    **dict.fromkeys(("scope", "key"), "uuid"),
-    **dict.fromkeys(
-        ("created_at", "updated_at", "delivered_at", "due_at", "expires_at", "at", "keep_until"),
-        "double precision",
-    ),
-    **dict.fromkeys(("started", "renewed_at"), "double precision"),
-}
-"""The types of columns in given rows that are not text."""
+__all__ = ["Dialect", "Statement", "Statements"]
 
 _LEASE: Final = tuple(field.name for field in fields_of(Lease))
 _PARTS: Final = {
@@ -50,7 +38,7 @@ _PART: Final = re.compile(r"\{(:|in |given )?([\w, *]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one database has in its own way."""
+    """The ways of one database."""
 
     folder: str
     """Of the package. It may have a ``statements.sql`` of statements that only this database has."""
@@ -65,7 +53,7 @@ class Dialect:
     """The table ``given``, of these columns and so many rows."""
 
     parts: Mapping[str, str]
-    """What else statements are filled in with."""
+    """Further parts of statements, by their names."""
 
 
 class Statement(NamedTuple):

@@ -395,7 +395,7 @@ class JournalThread(Medium):
         return taken
 
     def _do(self, jobs: list[_Job]) -> bool:
-        """Carry out what was taken, what no caller waits for, and the renewal of leases.
+        """Carry out jobs, unattended writes, and the renewal of leases.
 
         Returns:
             Whether there was anything that no caller waits for.
@@ -489,7 +489,7 @@ def _due_leases(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, L
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Keep the thread alive, whatever the code of others raises."""
+    """Log an exception of a listener, a lease source or a look, so that the thread goes on."""
     try:
         yield
     except Exception:

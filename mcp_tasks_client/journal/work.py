@@ -1,4 +1,4 @@
-"""What is to be done in a database: statements by their names, and how many works one execution of them does.
+"""Works: statements by their names, and the jobs that one execution of each does together.
 
 With each statement Python's lock is given away, and a busy event loop gives it back up to 5 ms later. So
 works of the same statements about different rows are done by one execution of each statement.

@@ -11,7 +11,7 @@ __all__ = ["DatabaseClock"]
 
 
 class DatabaseClock:
-    """What the clock of a database shows now, going by when it was read last.
+    """The time that the clock of a database shows now, going by when it was read last.
 
     It is read with each transaction that writes. In between our monotonic clock counts on, which no wall
     clock that is set can move, and which stands still while this host is suspended: then the time is too
@@ -30,7 +30,7 @@ class DatabaseClock:
         """Note what the clock showed, in seconds since the epoch.
 
         Args:
-            shown: What it showed.
+            shown: Its time, in seconds since the epoch.
             at: When, by our monotonic clock.
         """
         self._read = shown, at

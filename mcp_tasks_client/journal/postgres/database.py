@@ -89,10 +89,10 @@ _AWAY: Final = re.compile(
     r"the database system is (starting|shutting|in recovery|not (yet )?accepting)"
     r"|too many|remaining connection|terminating connection"
 )
-"""What a server says that will take connections again."""
+"""The words of a server that will take connections again."""
 
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|role .* does not exist|pg_hba")
-"""What is said where this user, or this password, is not taken."""
+"""The words of a server that refuses the user or the password."""
 
 
 def connect(
@@ -244,14 +244,14 @@ def _version(connection: Connection, schema: str) -> int:
 
 
 def describe(dsn: str, schema: str) -> str:
-    """What a journal is called in messages: nothing secret."""
+    """The name of a journal in messages: nothing secret."""
     given = conninfo_to_dict(dsn)
     where = [f"{name} {given[name]}" for name in ("dbname", "host", "port", "service") if given.get(name)]
     return " ".join([schema, *(["in"] if where else []), *where])
 
 
 def parse(dsn: str) -> frozenset[tuple[str, object]]:
-    """What tells one database from others: nothing secret.
+    """The parts of an address that tell one database from others: nothing secret.
 
     Raises:
         ValueError: libpq cannot read it.
@@ -268,7 +268,7 @@ def is_lost(connection: Connection, error: Exception) -> bool:
     """Whether an error means that this connection is of no use any more."""
     if connection.closed or connection.broken or isinstance(error, ENDS):
         return True
-    # What psycopg itself cannot go on with, such as a reply that is cut short, has no code of the server's.
+    # An error of psycopg itself, such as of a reply that is cut short, has no code of the server's.
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")
 
 
@@ -319,6 +319,6 @@ def explain(error: Exception, name: str) -> JournalError:
 
 
 def _words(error: Exception) -> str:
-    """The first line of what a database says; what follows may quote what was to be written."""
+    """The first line of a database's words; the next ones may quote the values that were to be written."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     return str(primary or error).partition("\n")[0]

@@ -9,15 +9,27 @@ from dataclasses import fields as fields_of
 from typing import Any, Final
 
 from ..base import Lease
-from ..statements import COLUMN_TYPES, Dialect
+from ..statements import Dialect
 
 __all__ = ["POSTGRES", "check_schema", "rows_json"]
+
+_COLUMN_TYPES: Final = {
+    **dict.fromkeys(("fence", "pid"), "bigint"),
+    **dict.fromkeys(("pending", "heeded"), "smallint"),
+    **dict.fromkeys(("scope", "key"), "uuid"),
+    **dict.fromkeys(
+        ("created_at", "updated_at", "delivered_at", "due_at", "expires_at", "at", "keep_until"),
+        "double precision",
+    ),
+    **dict.fromkeys(("started", "renewed_at"), "double precision"),
+}
+"""The types of columns in given rows that are not text."""
 
 _SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 
 
 def _given(columns: Sequence[str], rows: int) -> str:
-    typed = ", ".join(f"{name} {COLUMN_TYPES.get(name, 'text')}" for name in columns)
+    typed = ", ".join(f"{name} {_COLUMN_TYPES.get(name, 'text')}" for name in columns)
     return f"json_to_recordset(%(rows)s::json) AS given ({typed})"
 
 
@@ -59,7 +71,7 @@ def check_schema(schema: str) -> None:
 
 
 def rows_json(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Given rows as JSON, which one statement takes whatever their number."""
+    """Given rows as one JSON text, so that the statement is the same for any number of rows."""
     try:
         return json.dumps(rows, allow_nan=False, separators=(",", ":"))
     except ValueError:  # JSON has no infinity, but the database reads the word

@@ -30,8 +30,8 @@ class Listener:
 
     Args:
         connect: Makes a connection.
-        channel: What to listen to.
-        hear: Told the payloads of what was notified; with none of them, that something may have been missed.
+        channel: The channel to listen to.
+        hear: Told the payloads of notifications; told none of them where some may have been missed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         connection.execute(f"LISTEN {self._channel}".encode())
-        self._hear(())  # what was left before
+        self._hear(())  # of notifications that were sent before
         while not self._waits_for(connection, None):
             heard = {notice.payload for notice in connection.notifies(timeout=0)}
             if heard:

@@ -1,7 +1,7 @@
 """The thread that writes a journal in PostgreSQL: a connection, one transaction for all that has gathered.
 
 Statements travel as a pipeline, so that a transaction takes one round trip, however many they are. A
-transaction that fails changes nothing; what was in it is then done one by one, so that what is refused
+transaction that fails changes nothing; its works are then done one by one, so that a work that is refused
 fails alone.
 
 **A connection that is lost** is made anew, for as long as somebody can wait. The server may have committed
@@ -171,7 +171,7 @@ class PostgresThread(JournalThread):
                 left.extendleft(reversed(self._left_of(batch, error)))
 
     def _left_of(self, batch: _Batch, error: Exception) -> list[_Batch]:
-        """What is left to do of a batch that has failed: each job alone, so that what fails fails alone."""
+        """The batches that are left of one that has failed: each job alone, so that it fails alone."""
         may_pass = self._drop_if_lost(error) or isinstance(error, _MAY_PASS)
         if len(batch.jobs) > 1:
             return [_Batch([job], batch.tried) for job in batch.jobs]

@@ -91,7 +91,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells the file at ``path`` from another put in its place; ``None`` if there is none."""
+    """Tells the file at ``path`` from another put in its place; ``None`` if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -195,7 +195,7 @@ def _is_lock(error: sqlite3.Error) -> bool:
 def _make(path: Path) -> None:
     """Make an empty file where there is none, never readable by others, not even for a moment."""
     with _making:
-        logs = _logs(path)  # asked first: whoever makes the file meanwhile makes its log later
+        logs = _logs(path)  # asked first: a process that makes the file meanwhile makes its log later
         if path.exists():
             return
         if logs:
@@ -208,7 +208,7 @@ def _make(path: Path) -> None:
 
 
 def _logs(path: Path) -> list[Path]:
-    """What lies beside the file and holds changes of it, the write-ahead log first."""
+    """The files beside it that hold changes of it, the write-ahead log first."""
     beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
     return [log for log in beside if _size(log) > _LOG_HEADER]
 

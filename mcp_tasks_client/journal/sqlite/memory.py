@@ -50,7 +50,7 @@ class MemoryJournal(SqlJournal):
         return self._memory
 
     async def aclose(self) -> None:
-        """Count one user less. The records stay, for whoever opens this object again."""
+        """Count one user less. The records stay for the next opening of this object."""
         self.aclose_soon()
 
 
@@ -67,7 +67,7 @@ class _Memory(Medium):
         self._instructed = STATEMENTS("instructed").text
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._connection.executescript(schema_sql())
-        self._lock = threading.RLock()  # two event loops may use the journal; and a listener may use it
+        self._lock = threading.Lock()  # two event loops may use the journal
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._listeners: set[Callable[[Collection[str]], object]] = set()
 

@@ -97,7 +97,7 @@ class SqliteThread(JournalThread):
             _note(run, found)
 
     def _transact(self, runs: Iterable[list[Job[Any]]]) -> list[_Done] | None:
-        """Execute works in one transaction. What fails by itself fails alone.
+        """Execute works in one transaction. A work that fails by itself fails alone.
 
         Returns:
             Each run with its results or its error, once all is committed; ``None`` if nothing was written,
