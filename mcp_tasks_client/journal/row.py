@@ -28,6 +28,7 @@ __all__ = [
     "CHANGING",
     "Row",
     "changing_columns",
+    "checked_fence",
     "checked_time",
     "columns_of",
     "columns_of_row",
@@ -40,6 +41,7 @@ __all__ = [
     "read_rows",
     "scope_digest",
     "unescape",
+    "unescape_each",
 ]
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -154,8 +156,7 @@ class Row(NamedTuple):
                 application=unescape(self.application),
                 origin=None if self.origin is None else _load_origin(self.origin),
             )
-        # A damaged column may hold a value of any type, and JSON nested without end.
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except _DAMAGE as error:
             raise JournalCorruptError(
                 f"the journal's record {self.record_id!a} cannot be read ({type(error).__name__}); "
                 "restore the journal from a backup, or remove this record and attach to its task by its ID"
@@ -175,11 +176,9 @@ def changing_columns(record: TaskRecord, codec: Codec | None = None) -> dict[str
     Raises:
         Exception: As from :meth:`Row.of`.
     """
-    if not 0 <= record.fence < 2**63:
-        raise ValueError(f"fence must be between 0 and 2**63 - 1, not {record.fence}")
     return {
         "record_id": escape(record.record_id),
-        "fence": record.fence,
+        "fence": checked_fence(record.fence),
         "owner": escape(record.owner),
         "updated_at": checked_time(record.updated_at),
         "delivered_at": None if record.delivered_at is None else checked_time(record.delivered_at),
@@ -187,8 +186,8 @@ def changing_columns(record: TaskRecord, codec: Codec | None = None) -> dict[str
         "task_id": escape(record.task_id),
         "status": escape(record.status),
         "pending": int(record.pending),
-        "due_at": record.due_at,
-        "expires_at": record.expires_at if not _is_given_up(record) else record.updated_at,
+        "due_at": _checked_number(record.due_at),
+        "expires_at": _checked_number(record.expires_at) if not _is_given_up(record) else record.updated_at,
     }
 
 
@@ -285,6 +284,17 @@ async def read_rows(
     return read
 
 
+def unescape_each(texts: Iterable[str], journal: Hashable) -> list[str]:
+    """The texts, without those that are damaged. Of these the log tells, once per process."""
+    read: list[str] = []
+    for text in texts:
+        try:
+            read.append(unescape(text))
+        except _DAMAGE:
+            _warn(f"the text {text!a} cannot be read", journal)
+    return read
+
+
 def read_instruction(row: Sequence[Any], record_id: str, codec: Codec | None) -> Instruction:
     """The instruction of a row of the table ``instructions``.
 
@@ -295,23 +305,33 @@ def read_instruction(row: Sequence[Any], record_id: str, codec: Codec | None) ->
 
     Raises:
         JournalCodecError: The codec cannot decode it, or there is one too many, or one missing.
+        JournalCorruptError: The row does not hold one.
     """
     name, body, at, heeded = row
-    return Instruction(unescape(name), unescape(decoded(body, codec, record_id)), at, bool(heeded))
+    try:
+        return Instruction(unescape(name), unescape(decoded(body, codec, record_id)), float(at), bool(heeded))
+    except _DAMAGE as error:
+        raise JournalCorruptError(
+            f"an instruction of the journal's record {record_id!a} cannot be read ({type(error).__name__}); "
+            "restore the journal from a backup, or remove this instruction"
+        ) from None
 
 
 def read_instructions(
     rows: Iterable[Sequence[Any]], record_id: str, journal: Hashable, codec: Codec | None
 ) -> list[Instruction]:
-    """The instructions that can be decoded. Of others the log tells, once per process."""
+    """The instructions that can be read. Of others the log tells, once per process."""
     read: list[Instruction] = []
     for row in rows:
         try:
             read.append(read_instruction(row, record_id, codec))
-        except JournalCodecError as error:
+        except (JournalCodecError, JournalCorruptError) as error:
             _warn(str(error), journal)
     return read
 
+
+_DAMAGE: Final = (ValueError, TypeError, AttributeError, RecursionError)
+"""Errors of reading a damaged column: it may hold a value of any type, and JSON nested without end."""
 
 _READ_AT_ONCE = 50
 """Rows; about 3 ms of them."""
@@ -365,6 +385,24 @@ def unescape(text: str | None) -> str | None: ...
 def unescape(text: str | None) -> str | None:
     """The text that :func:`escape` was given."""
     return None if text is None else text.encode("ascii").decode("unicode_escape")
+
+
+def checked_fence(fence: int) -> int:
+    """The fence.
+
+    Raises:
+        ValueError: It is no 64-bit count.
+    """
+    if not 0 <= fence < 2**63:
+        raise ValueError(f"fence must be between 0 and 2**63 - 1, not {fence}")
+    return fence
+
+
+def _checked_number(value: float | None) -> float | None:
+    """A time that may be infinite, as that of a time-to-live is."""
+    if value is not None and math.isnan(value):
+        raise ValueError("a time must be a number, not NaN")
+    return value
 
 
 def checked_time(value: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,8 +16,10 @@ from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Liste
 from .codec import Codec, check_codec, encoded
 from .medium import Medium
 from .row import (
+    ASKING,
     Row,
     changing_columns,
+    checked_fence,
     checked_time,
     columns_of,
     driven_elsewhere,
@@ -30,6 +31,7 @@ from .row import (
     read_rows,
     scope_digest,
     unescape,
+    unescape_each,
 )
 from .work import Found, Work, renew_lease
 
@@ -144,16 +146,17 @@ class SqlJournal(Journal):
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
-        checked_time(at)
+        times = {"at": checked_time(at), "keep_until": keep_until and checked_time(keep_until)}
         statements = ("deliver",) if keep_until is not None else ("forget_delivered", "deliver")
         medium = self._opened()
-        for record_id, fence in fences.items():
-            row = {"record_id": escape(record_id), "fence": fence, "at": at, "keep_until": keep_until}
-            medium.run_unattended(_about(row, statements))
+        rows = [{"record_id": escape(name), "fence": checked_fence(fence)} for name, fence in fences.items()]
+        for row in rows:
+            medium.run_unattended(_about({**row, **times}, statements))
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
-        row = {"record_id": escape(record.record_id), "fence": record.fence, "key": key_digest(record)}
+        fence = checked_fence(record.fence)
+        row = {"record_id": escape(record.record_id), "fence": fence, "key": key_digest(record)}
         await self._opened().run(_about(row, ("remove",)))
 
     async def by_id(self, record_id: str) -> TaskRecord | None:
@@ -178,16 +181,19 @@ class SqlJournal(Journal):
         values: dict[str, Any] = {} if scope is None else {"scope": scope_digest(scope)}
         statement = "asking" if asking else "pending" if pending else "all"
         if delivered_since is not None:
-            assert not pending, "what is pending was not delivered"
-            statement, values["delivered_since"] = "delivered_since", delivered_since
-        rows = await self._rows(statement, **values)
+            statement, values["delivered_since"] = "delivered_since", checked_time(delivered_since)
+        rows = [
+            row
+            for row in await self._rows(statement, **values)
+            if (row.pending or not pending) and (row.status in ASKING or not asking)
+        ]
         return [record for _, record in await read_rows(rows, self.identity, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
         values = {
-            "before": before,
-            "now": now,
+            "before": checked_time(before),
+            "now": checked_time(now),
             "leases_before": before - LEASES_KEPT_S,
             "gone": list(map(escape, gone)),
         }
@@ -212,20 +218,23 @@ class SqlJournal(Journal):
 
     async def owners(self, *names: str) -> dict[str, Lease | None]:
         """Owners, and their leases."""
-        owning = names or [unescape(owner) for (owner,) in await self._read("owners")]
+        owning: Sequence[str] = names
+        if not names:
+            owning = unescape_each((owner for (owner,) in await self._read("owners")), self.identity)
         lease_of = {name: name.rpartition("/")[0] for name in owning}
         found = await self._read("leases", lease_ids=list(map(escape, set(lease_of.values()))))
-        leases = {lease.lease_id: lease for lease in map(_lease, found)}
+        leases = {lease.lease_id: lease for lease in map(self._lease, found) if lease is not None}
         return {name: leases.get(lease_id) for name, lease_id in lease_of.items()}
+
+    def _lease(self, columns: Sequence[Any]) -> Lease | None:
+        """A lease that was read; ``None`` if it is damaged, as if there was none."""
+        texts = unescape_each(columns[:4], self.identity)
+        whole: list[Any] = [*texts, *columns[4:]]
+        return Lease(*whole) if len(whole) == len(columns) else None
 
     async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
         key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
-        taking = Work(
-            statements=("owner_before", "take", "record"),
-            values={"record_id": key, "owner": mine, "gone": free},
-            read=partial(_read_take, mine),
-        )
         while True:
             # A client that only follows the call of another looks often, and must not hold up those who
             # write.
@@ -235,6 +244,12 @@ class SqlJournal(Journal):
             record = row.record(self._codec)  # a record that cannot be read is not taken
             if row.taken(mine, free) is row:
                 return Taken(record, record.owner)
+            taking = Work(
+                statements=("owner_before", "take", "record"),
+                values={"record_id": key, "owner": mine, "gone": free},
+                again=("record",),
+                read=partial(_read_take, mine, row),
+            )
             taken = await self._opened().run(taking)
             if taken is not None:  # else another client was faster
                 before, after = taken
@@ -259,10 +274,14 @@ class SqlJournal(Journal):
             "gone": [escape(one) for one in gone if one != owner],
         }
         before: dict[str, str | None] = {}
-        seen = list(map(escape, leave))
+        seen = set[
+            str
+        ]()  # here and not in SQL, where the ID of a damaged row may be another than the one read
+        left_alone = list(map(escape, leave))
         while limit is None or len(before) < limit:
-            room = _NO_LIMIT if limit is None else limit - len(before)
-            page = await self._rows("free", **where, leave=seen, limit=room)
+            asked_for = _NO_LIMIT if limit is None else limit - len(before) + len(seen)
+            found = await self._rows("free", **where, leave=left_alone, limit=asked_for)
+            page = [row for row in found if row.record_id not in seen]
             readable = [row.record_id for row, _ in await read_rows(page, self.identity, self._codec)]
             if readable:
                 taking = Work(
@@ -272,9 +291,9 @@ class SqlJournal(Journal):
                     read=lambda found: dict(found[0]),
                 )
                 before |= await self._opened().run(taking)
-            if len(page) < room:
+            if len(found) < asked_for or not page:
                 break
-            seen += (row.record_id for row in page)  # not to be read, or another client was faster
+            seen.update(row.record_id for row in page)  # not to be read, or another client was faster
         rows = await self._rows("mine", **where)
         read = await read_rows(rows, self.identity, self._codec)
         return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
@@ -354,17 +373,14 @@ def _about(
     return Work(statements=statements, row=row, key=record_id, touches=touches, read=read, writes=writes)
 
 
-def _read_take(owner: str, found: Found) -> tuple[str | None, Row] | None:
-    """The owner before, and the row as it is now; ``None`` if ``owner`` has not taken the record."""
-    before, rows = found[0], found[2]
-    if not before or not rows:
+def _read_take(owner: str, seen: Row, found: Found) -> tuple[str | None, Row] | None:
+    """The owner before, and the row as it is now; ``None`` if ``owner`` has not taken the record.
+
+    Where the reply of the take was lost, the row that was seen before it says who owned it.
+    """
+    before = found[0] if len(found) > 1 else [(seen.owner, seen.fence)]
+    if not before or not found[-1]:
         return None
     owner_before, fence = before[0]
-    row = Row._make(rows[0])
+    row = Row._make(found[-1][0])
     return (owner_before, row) if row.owner == owner and row.fence == fence + 1 else None
-
-
-def _lease(columns: Sequence[Any]) -> Lease:
-    lease = Lease(*columns)
-    texts = {name: unescape(getattr(lease, name)) for name in ("lease_id", "host", "boot", "pids")}
-    return replace(lease, **texts)

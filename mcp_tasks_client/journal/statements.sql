@@ -222,6 +222,10 @@ SELECT {columns} FROM {schema}.records ORDER BY sequence;
 -- name: all_instructions
 SELECT record_id, name, body, at, heeded FROM {schema}.instructions ORDER BY sequence;
 
+-- name: copy_records
+INSERT INTO {schema}.records ({columns}, scope, key)
+SELECT {columns}, scope, key FROM {given *};
+
 -- name: copy_instructions
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
 SELECT record_id, name, body, at, heeded FROM {given record_id, name, body, at, heeded};

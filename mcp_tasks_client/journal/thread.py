@@ -33,7 +33,7 @@ from ..aio.uncut import caller_of_loop
 from ..errors import DrivenElsewhereError, JournalError
 from .base import Lease, LeaseSource
 from .medium import Medium, Timing
-from .row import not_open, unescape
+from .row import not_open, unescape_each
 from .work import Job, Work, renew_lease
 
 __all__ = ["JournalThread"]
@@ -276,7 +276,7 @@ class JournalThread(Medium):
             listeners = list(self._listeners.values())
         for listener in listeners:
             with _logged("instructions"):  # one that fails, such as that of a loop that has ended
-                listener([unescape(record_id) for record_id in record_ids])
+                listener(unescape_each(record_ids, self._key))
 
     def look_for_instructions(self) -> None:
         """Have the thread look, in its next turn, which records have instructions."""
@@ -343,7 +343,10 @@ class JournalThread(Medium):
             if not (jobs or has_written):
                 self._tidy_up()
         # Those of clients that were dropped, and that nobody therefore gave up.
-        self._close([lease_id for lease_id, source in self._sources.items() if source.end()])
+        ended = list[str]()
+        with _logged("the leases of this process"):
+            ended = [lease_id for lease_id, source in self._sources.items() if source.end()]
+        self._close(ended)
         self._end()
 
     def _refuse_all(self, error: Exception) -> None:

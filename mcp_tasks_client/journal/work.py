@@ -130,7 +130,8 @@ def renew_lease(lease: Lease) -> Work:
         row=row,
         key=row["lease_id"],
         touches=(f"lease {row['lease_id']}",),
-        read=lambda found: bool(found[0]) and found[0][0][0] >= lease.renewed_at,
+        again=("lease_until",),  # which does not tell the lease of before: it counts as lapsed
+        read=lambda found: len(found) > 1 and bool(found[0]) and found[0][0][0] >= lease.renewed_at,
     )
 
 

@@ -129,7 +129,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "ON CONFLICT (record_id, name) DO UPDATE SET body = excluded.body",
     ),
     "nobody else is told of an instruction": Mutant("instruct", "{notify}"),
-    "nobody is told of the end of a call that is followed": Mutant("follow", "'follow'", "'other'"),
+    "nobody is told of the end of a call that is followed": Mutant("follow", "'\\follow'", "'other'"),
     "whoever follows has the driver heed it": Mutant("follow", "'', 0, 1", "'', 0, 0"),
     "a call that has ended is followed": Mutant(
         "follow", "WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})"

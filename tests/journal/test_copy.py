@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +70,31 @@ async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, pa
                 assert await journal.instructions(given[0].record_id) == []
                 assert await journal.instruct(given[0].record_id, NO) == YES._replace(body="", heeded=True)
                 assert await journal.instructions(given[2].record_id) == [YES]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "record_id = CAST(CASE sequence WHEN 1 THEN x'fe' ELSE x'ff' END AS TEXT)",  # both are read alike
+        "idempotency_key = 'order-42'",  # whose digest is that of the other
+        "endpoint = x'00ff'",
+    ],
+    ids=["record_id", "idempotency_key", "endpoint"],
+)
+async def test_no_record_is_left_out_of_a_copy_without_a_word(
+    path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = SqliteJournal(path.with_name("target.sqlite3"))
+    with anyio.fail_after(30):
+        async with SqliteJournal(path) as journal:
+            for key in ("order-41", "order-42"):
+                await journal.save(record(idempotency_key=key))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"UPDATE records SET {damage}")
+        assert main([str(path), str(target.path)]) == 1
+        assert "journal" in capsys.readouterr().err
+        async with target:
+            assert await target.records(None) == []
 
 
 async def test_nothing_is_copied_while_anybody_drives_or_where_there_is_a_journal_already(

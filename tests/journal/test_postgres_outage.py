@@ -26,7 +26,7 @@ from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
-from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, observing, only, record
+from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record
 from tests._requirements import requirement
 from tests.postgres import PostgresServer, running_postgres
 
@@ -360,6 +360,18 @@ async def test_whoever_takes_is_told_that_it_has(
     assert found is not None
     assert found.record == await journal.by_id(second.record_id)
     assert found.record.owner == "b/1"
+    assert found.record.fence == second.fence + 1
+    assert found.before is None
+
+
+@each
+@requirement("law:5")
+async def test_a_lease_that_had_lapsed_is_never_taken_for_one_that_was_kept(
+    journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with cut_at_the_next_commit(monkeypatch, when):
+        assert not await journal.renew(lease("a"))
+    assert await journal.renew(lease("a"))
 
 
 @requirement("law:1", "law:5")

@@ -32,6 +32,7 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import sql, thread
+from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.row import Row, columns_of, read_rows, scope_digest
 from mcp_tasks_client.journal.sqlite import file as sqlite_file
 from mcp_tasks_client.journal.sqlite import thread as sqlite_thread
@@ -41,7 +42,16 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal, choose_journa
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
-from mcp_tasks_client.testing.samples import SCOPE, Source, everybody, finished, lease, observing, record
+from mcp_tasks_client.testing.samples import (
+    SCOPE,
+    Heard,
+    Source,
+    everybody,
+    finished,
+    lease,
+    observing,
+    record,
+)
 from tests.journal.files import (
     SHORT_S,
     OneLoop,
@@ -798,6 +808,56 @@ class TestUnreadableRows(OneLoop):
                 assert await journal.by_id("bad") == bad
         (told,) = caplog.records
         assert "record 'bad' cannot be read" in told.getMessage()
+
+    @pytest.mark.parametrize("damage", ["CAST(x'ff' AS TEXT)", "CAST(x'410042' AS TEXT)", "x'00ff'"])
+    async def test_a_damaged_id_holds_up_no_search(self, path: Path, damage: str) -> None:
+        given = [record(state=observing(), created_at=float(number)) for number in range(3)]
+        await write(path, *given)
+        with raw(path) as connection:
+            connection.execute(f"UPDATE records SET record_id = {damage} WHERE created_at = 0.0")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for one in given[1:]:
+                    (taken,) = await journal.take_pending(
+                        SCOPE, "a/1", limit=1, leave=[other.record_id for other in given if other != one]
+                    )
+                    assert taken.record.record_id == one.record_id
+                    await journal.release("a/1")
+                    await journal.save(replace(one, fence=1))
+
+    @pytest.mark.parametrize("damage", ["CAST(x'ff' AS TEXT)", "x'00ff'", "'\\x'"])
+    async def test_a_damaged_lease_or_owner_withholds_no_other(self, path: Path, damage: str) -> None:
+        given = [record(state=observing(), owner=f"{name}/1", created_at=1.0) for name in "abc"]
+        await write(path, *given)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for name in "abc":
+                    await journal.renew(lease(name))
+                with raw(path) as connection:
+                    connection.execute(f"UPDATE leases SET host = {damage} WHERE lease_id = 'b'")
+                    connection.execute(f"UPDATE records SET owner = {damage} WHERE owner = 'c/1'")
+                assert await journal.owners() == {"a/1": lease("a"), "b/1": None}
+
+    @pytest.mark.parametrize("damage", ["CAST(x'ff' AS TEXT)", "x'00ff'", "'\\x'"])
+    @pytest.mark.parametrize("column", ["record_id", "name", "body"])
+    async def test_a_damaged_instruction_withholds_no_other(
+        self, path: Path, damage: str, column: str
+    ) -> None:
+        heard, given = Heard(), [record(record_id=name, state=observing()) for name in ("one", "other")]
+        await write(path, *given)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for one in given:
+                    for name in ("first", "second"):
+                        await journal.instruct(one.record_id, Instruction(name, "{}", 1.0))
+            with raw(path) as connection:
+                connection.execute(
+                    f"UPDATE instructions SET {column} = {damage} WHERE record_id = 'one' AND name = 'first'"
+                )
+            async with SqliteJournal(path) as journal:
+                journal.listen(heard)
+                assert await heard.wait_for("other")
+                assert [left.name for left in await journal.instructions("one")] == ["second"]
 
     async def test_an_error_about_a_row_does_not_quote_it(self, path: Path) -> None:
         secret = '{"kind": "observing", "task": "my secret"}'
@@ -1578,6 +1638,46 @@ def steps(connection: sqlite3.Connection, statement: str, *, in_scope: bool) -> 
     connection.execute(query, arguments).fetchall()
     connection.set_progress_handler(None, 0)
     return counted
+
+
+class TestEnvironment(OneLoop):
+    async def test_a_sqlite_that_is_too_old_is_refused_with_a_word(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
+        with pytest.raises(JournalError, match=r"needs 3\.33 or newer; use another build of Python"):
+            await opened(path)
+        with pytest.raises(JournalError, match=r"needs 3\.33 or newer"):
+            MemoryJournal()
+        assert not path.exists()
+
+    def test_a_journal_in_memory_serves_until_the_interpreter_has_ended(self, path: Path) -> None:
+        body = """
+import atexit
+from mcp_tasks_client import MemoryJournal
+def use():
+    try:
+        anyio.run(journal.records, SCOPE)
+        print("served", flush=True)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+atexit.register(use)  # functions of the exit run in the opposite order
+journal = MemoryJournal()
+await journal.open()
+"""
+        assert run_child(path, body.replace("journal = ", "global journal\njournal = ")) == ["served"]
+
+    async def test_a_lease_source_that_fails_at_the_end_does_not_keep_the_file_open(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Fails(Source):
+            def end(self) -> bool:
+                raise RuntimeError("no end")
+
+        with anyio.fail_after(5):
+            async with SqliteJournal(path) as journal:
+                journal.keep_renewing(Fails())
+        assert "no end" in caplog.text
 
 
 class TestPath(OneLoop):

@@ -4,8 +4,8 @@ Each is the path of a SQLite file or the address of a PostgreSQL database. The j
 empty. The one at ``FROM`` stays as it is: use it no longer, since both would see to the same tasks. A process
 that drives calls or adopts is noticed; one that merely has the journal open is not.
 
-Rows are copied as they are, damaged ones included. Encoded records stay encoded, unless ``--decrypt`` or
-``--encrypt`` names a file of keys.
+Rows are copied as they are, damaged ones included. If TO cannot hold a damaged row, nothing is copied.
+Encoded records stay encoded, unless ``--decrypt`` or ``--encrypt`` names a file of keys.
 """
 
 from __future__ import annotations
@@ -168,20 +168,29 @@ def copy(
         ((count,),) = target.read("count")
         if count:
             raise JournalError(f"the journal {target} has {count} records already; copy to an empty one")
-        recodes = decoder is not None or encoder is not None
-        records = instructions = 0
-        for rows in _some(map(Row._make, source.read("all_records"))):
-            recoded = (row.recoded(decoder, encoder) if recodes else row for row in rows)
-            target.write("claim", [columns_of_row(row) for row in recoded])
-            records += len(rows)
-        for left in _some(
-            dict(zip(_INSTRUCTION, one, strict=True)) for one in source.read("all_instructions")
-        ):
-            for one in left if recodes else ():
-                body = decoded(one["body"], decoder, one["record_id"])
-                one["body"] = encoded(body, encoder)
-            target.write("copy_instructions", left)
-            instructions += len(left)
+        try:
+            return _copy_all(source, target, decoder, encoder)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise JournalError(
+                f"the journal {source} has a damaged row that {target} cannot hold ({type(error).__name__}), "
+                "so nothing was copied; remove the row, or restore the journal from a backup"
+            ) from None  # the words of that error may quote the row
+
+
+def _copy_all(
+    source: _File | _Database, target: _File | _Database, decoder: Codec | None, encoder: Codec | None
+) -> tuple[int, int]:
+    recodes = decoder is not None or encoder is not None
+    records = instructions = 0
+    for rows in _some(map(Row._make, source.read("all_records"))):
+        recoded = (row.recoded(decoder, encoder) if recodes else row for row in rows)
+        target.write("copy_records", [columns_of_row(row) for row in recoded])
+        records += len(rows)
+    for left in _some(dict(zip(_INSTRUCTION, one, strict=True)) for one in source.read("all_instructions")):
+        for one in left if recodes else ():
+            one["body"] = encoded(decoded(one["body"], decoder, one["record_id"]), encoder)
+        target.write("copy_instructions", left)
+        instructions += len(left)
     return records, instructions
 
 

@@ -81,7 +81,7 @@ CREATE FUNCTION {schema}.forget_instructions() RETURNS trigger LANGUAGE plpgsql 
     is_followed boolean;
   BEGIN
     WITH forgotten AS (DELETE FROM {schema}.instructions WHERE record_id = NEW.record_id RETURNING name)
-    SELECT bool_or(name = 'follow') INTO is_followed FROM forgotten;
+    SELECT bool_or(name = '\follow') INTO is_followed FROM forgotten;
     IF is_followed THEN
       PERFORM pg_notify('{schema}', left(NEW.record_id, 1000));
     END IF;

@@ -36,9 +36,10 @@ SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AN
 -- ── instructions ───────────────────────────────────────────────────────────────────────────────
 
 -- name: follow
--- Have the end of calls told to the listeners; see the function forget_instructions. No driver has to heed it.
+-- Have the end of calls told to the listeners; see the function forget_instructions. No driver has to heed it. The
+-- name is none that a client could give: a backslash of theirs is doubled.
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
-SELECT stored.record_id, 'follow', '', 0, 1
+SELECT stored.record_id, '\follow', '', 0, 1
 FROM {given record_id} JOIN {schema}.records AS stored ON stored.record_id = given.record_id
 WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})
 FOR SHARE OF stored

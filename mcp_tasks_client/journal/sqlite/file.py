@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from ...errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 
-__all__ = ["APPLICATION_ID", "connect", "explain", "give_back", "identity", "schema_sql"]
+__all__ = ["APPLICATION_ID", "check_sqlite", "connect", "explain", "give_back", "identity", "schema_sql"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -42,6 +42,9 @@ VERSION: Final = 1
 
 _UNPUBLISHED: Final = 0x4D435054
 """``MCPT``: files that were made while 0.1 and 0.2 were written, in schemas of their own."""
+
+_NEEDED: Final = (3, 33)
+"""The version of SQLite that has ``UPDATE … FROM``."""
 
 _SMALLEST: Final = 512
 _LOG_HEADER: Final = 32
@@ -60,6 +63,19 @@ def schema_sql() -> str:
     return (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
 
 
+def check_sqlite() -> None:
+    """Refuse a SQLite that is too old for the statements.
+
+    Raises:
+        JournalError: It is.
+    """
+    if sqlite3.sqlite_version_info < _NEEDED:
+        raise JournalError(
+            f"this Python has SQLite {sqlite3.sqlite_version}, and a journal needs "
+            f"{'.'.join(map(str, _NEEDED))} or newer; use another build of Python, or a PostgresJournal"
+        )
+
+
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     """A connection that is ready for use, after a first committed write.
 
@@ -74,6 +90,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         sqlite3.Error: See :func:`explain`.
         OSError: Likewise.
     """
+    check_sqlite()
     deadline = time.monotonic() + busy_timeout_s
     # SQLite follows symbolic links and names what it puts beside the file after their target.
     target = Path(os.path.realpath(path))

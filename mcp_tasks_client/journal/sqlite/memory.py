@@ -44,7 +44,8 @@ class MemoryJournal(SqlJournal):
     ) -> None:
         super().__init__("in memory", None, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
         self._memory = _Memory()
-        weakref.finalize(self, self._memory.close)
+        # Not at exit, when a thread of the host may still use it.
+        weakref.finalize(self, self._memory.close).atexit = False
 
     def _enter(self) -> Medium:
         return self._memory
@@ -61,15 +62,16 @@ class _Memory(Medium):
         import sqlite3  # imported on use: most hosts keep a file, or a database elsewhere
 
         from .execution import STATEMENTS, execute
-        from .file import explain, schema_sql
+        from .file import check_sqlite, explain, schema_sql
 
+        check_sqlite()
         self._execute, self._explain = execute, explain
         self._instructed = STATEMENTS("instructed").text
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._connection.executescript(schema_sql())
         self._lock = threading.Lock()  # two event loops may use the journal
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
-        self._listeners: set[Callable[[Collection[str]], object]] = set()
+        self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
 
     def close(self) -> None:
         """Forget everything."""
@@ -120,15 +122,16 @@ class _Memory(Medium):
 
     def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
         """Tell of the records that have instructions, at once of those that there are."""
+        token = object()
         with self._lock:
-            self._listeners.add(listener)
+            self._listeners[token] = listener
             left = [unescape(key) for (key,) in self._connection.execute(self._instructed)]
         if left:
             listener(left)
-        return lambda: self._listeners.discard(listener)
+        return lambda: self._listeners.pop(token, None) and None
 
     def tell(self, record_ids: Collection[str]) -> None:
         """Tell the listeners of these records."""
         told = [unescape(record_id) for record_id in record_ids]
-        for listener in list(self._listeners):
+        for listener in list(self._listeners.values()):
             listener(told)

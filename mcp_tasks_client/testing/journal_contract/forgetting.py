@@ -125,6 +125,13 @@ class PruneTests:
         assert await journal.prune(100.0, 100.0, gone) == 2
         assert await only(journal) == living
 
+    async def test_a_time_that_is_none_forgets_nothing(self, journal: Journal) -> None:
+        await journal.save(stays := record(state=finished(), delivered_at=5.0, idempotency_key="order-42"))
+        for times in ((float("nan"), 9.0), (9.0, float("nan"))):
+            with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+                await journal.prune(*times)
+        assert await only(journal) == stays
+
     async def test_a_lease_that_has_run_out_long_ago_is_forgotten_too(self, journal: Journal) -> None:
         await journal.renew(lease("old", renewed_at=60.0))
         await journal.renew(new := lease("new", renewed_at=80.0))

@@ -106,6 +106,13 @@ class InstructionTests:
         await journal.follow(given.record_id)
         assert await journal.instructions(given.record_id) == []
 
+    async def test_an_instruction_may_have_any_name_of_a_followed_call_too(self, journal: Journal) -> None:
+        await journal.save(given := record(state=observing()))
+        await journal.follow(given.record_id)
+        named = YES._replace(name="follow")
+        assert await journal.instruct(given.record_id, named) == named
+        assert await journal.instructions(given.record_id) == [named]
+
     async def test_a_record_that_is_not_there_takes_none(self, journal: Journal) -> None:
         assert await journal.instruct("nobody's", YES) is None
         assert await journal.instructions("nobody's") == []

@@ -273,6 +273,19 @@ class ListTests:
         assert await journal.records(SCOPE, asking=True) == [given[1], given[0]], "oldest first"
         assert await journal.records(None, asking=True) == [given[1], given[0], given[2]]
 
+    async def test_all_that_is_asked_for_holds_of_each_record(self, journal: Journal) -> None:
+        asks = record(state=observing(status="input_required"), created_at=1.0)
+        gathers = record(state=Gathering(round=1, request_state="1", questions=()), created_at=2.0)
+        delivered = record(state=finished(), delivered_at=9.0, created_at=3.0)
+        for one in (asks, gathers, delivered):
+            await journal.save(one)
+        assert await journal.records(SCOPE, asking=True) == [asks, gathers]
+        assert await journal.records(SCOPE, asking=True, pending=True) == [asks]
+        assert await journal.records(SCOPE, asking=True, delivered_since=1.0) == []
+        assert await journal.records(SCOPE, pending=True, delivered_since=1.0) == []
+        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+            await journal.records(SCOPE, delivered_since=float("nan"))
+
     async def test_the_records_of_all_scopes_are_those_of_none_in_particular(self, journal: Journal) -> None:
         others = [Scope("https://other.example/"), replace(SCOPE, principal="bob"), SCOPE]
         given = [record(scope=scope, state=observing(), created_at=9.0 - n) for n, scope in enumerate(others)]

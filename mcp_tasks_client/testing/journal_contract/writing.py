@@ -338,4 +338,8 @@ class DeliverTests:
         await journal.save(stays := record(state=finished()))
         with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
             journal.deliver(float("nan"), {stays.record_id: 0})
+        with pytest.raises(ValueError, match="finite"):
+            journal.deliver(9.0, {stays.record_id: 0}, keep_until=float("nan"))
+        with pytest.raises(ValueError, match="fence"):
+            journal.deliver(9.0, {stays.record_id: 0, "other": 2**63})
         assert await only(journal) == stays
