@@ -182,11 +182,11 @@ class SqlJournal(Journal):
         statement = "asking" if asking else "pending" if pending else "all"
         if delivered_since is not None:
             statement, values["delivered_since"] = "delivered_since", checked_time(delivered_since)
-        rows = [
-            row
-            for row in await self._rows(statement, **values)
-            if (row.pending or not pending) and (row.status in ASKING or not asking)
-        ]
+        rows = await self._rows(statement, **values)
+        if (pending and statement != "pending") or (asking and statement != "asking"):
+            rows = [
+                row for row in rows if (row.pending or not pending) and (row.status in ASKING or not asking)
+            ]
         return [record for _, record in await read_rows(rows, self.identity, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
