@@ -357,7 +357,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if application_id == _UNPUBLISHED:
         raise JournalSchemaError(
             f"the journal {path} was made by a version before the first published one and was left as it is; "
-            "finish its tasks with that version, and use another path"
+            "finish its tasks with that version, then move the file away, or use another path"
         )
     if application_id != APPLICATION_ID:
         raise JournalSchemaError(
