@@ -247,9 +247,16 @@ def _members(value: object) -> dict[str, Any]:
     if isinstance(value, Task):
         # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
         return {alias: getattr(value, name) for name, alias in _TASK_FIELDS if name in value.model_fields_set}
-    if is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
+    kind: type[Any] = type(value)
+    if is_dataclass(kind):
+        return {name: getattr(value, name) for name in _field_names(kind)}
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    """Kept, since asking a dataclass for its fields takes longer than reading them."""
+    return tuple(one.name for one in fields(kind))
 
 
 _TASK_FIELDS: Final = [(name, field.alias or name) for name, field in Task.model_fields.items()]
