@@ -265,7 +265,7 @@ async def read_rows(
 
     Args:
         rows: What to read.
-        journal: The ``identity`` of the journal, for the log.
+        journal: The name of the journal, for the log.
         codec: Of the journal.
     """
     undecoded: JournalCodecError | None = None

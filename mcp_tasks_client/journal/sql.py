@@ -187,7 +187,7 @@ class SqlJournal(Journal):
             rows = [
                 row for row in rows if (row.pending or not pending) and (row.status in ASKING or not asking)
             ]
-        return [record for _, record in await read_rows(rows, self.identity, self._codec)]
+        return [record for _, record in await read_rows(rows, self._name, self._codec)]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
@@ -220,7 +220,7 @@ class SqlJournal(Journal):
         """Owners, and their leases."""
         owning: Sequence[str] = names
         if not names:
-            owning = unescape_each((owner for (owner,) in await self._read("owners")), self.identity)
+            owning = unescape_each((owner for (owner,) in await self._read("owners")), self._name)
         lease_of = {name: name.rpartition("/")[0] for name in owning}
         found = await self._read("leases", lease_ids=list(map(escape, set(lease_of.values()))))
         leases = {lease.lease_id: lease for lease in map(self._lease, found) if lease is not None}
@@ -228,7 +228,7 @@ class SqlJournal(Journal):
 
     def _lease(self, columns: Sequence[Any]) -> Lease | None:
         """A lease that was read; ``None`` if it is damaged, as if there was none."""
-        texts = unescape_each(columns[:4], self.identity)
+        texts = unescape_each(columns[:4], self._name)
         whole: list[Any] = [*texts, *columns[4:]]
         return Lease(*whole) if len(whole) == len(columns) else None
 
@@ -273,30 +273,30 @@ class SqlJournal(Journal):
             "application": escape(application),
             "gone": [escape(one) for one in gone if one != owner],
         }
-        before: dict[str, str | None] = {}
-        seen = set[
-            str
-        ]()  # here and not in SQL, where the ID of a damaged row may be another than the one read
-        left_alone = list(map(escape, leave))
-        while limit is None or len(before) < limit:
-            asked_for = _NO_LIMIT if limit is None else limit - len(before) + len(seen)
+        # By ID. Looked up here and not in SQL, where a damaged row may have another ID than the one read.
+        seen: dict[str, Row] = {}
+        left_alone, taken = list(map(escape, leave)), 0
+        while limit is None or taken < limit:
+            asked_for = _NO_LIMIT if limit is None else limit - taken + len(seen)
             found = await self._rows("free", **where, leave=left_alone, limit=asked_for)
             page = [row for row in found if row.record_id not in seen]
-            readable = [row.record_id for row, _ in await read_rows(page, self.identity, self._codec)]
+            readable = [row.record_id for row, _ in await read_rows(page, self._name, self._codec)]
             if readable:
                 taking = Work(
-                    statements=("free_owners", "take_free"),
+                    statements=("take_free",),
                     values={**where, "record_ids": readable},
                     again=("taken",),
-                    read=lambda found: dict(found[0]),
+                    read=lambda found: found[0][0][0],
                 )
-                before |= await self._opened().run(taking)
+                taken += await self._opened().run(taking)
+            seen |= {row.record_id: row for row in page}
             if len(found) < asked_for or not page:
-                break
-            seen.update(row.record_id for row in page)  # not to be read, or another client was faster
+                break  # else some cannot be read, or another client was faster
         rows = await self._rows("mine", **where)
-        read = await read_rows(rows, self.identity, self._codec)
-        return [Taken(record, unescape(before.get(row.record_id, mine))) for row, record in read]
+        return [
+            Taken(record, unescape(seen[row.record_id].owner) if row.record_id in seen else owner)
+            for row, record in await read_rows(rows, self._name, self._codec)
+        ]
 
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
@@ -332,7 +332,7 @@ class SqlJournal(Journal):
         """The instructions of a record that are to be heeded, oldest first."""
         key = escape(record_id)
         work = _about({"record_id": key}, ("instructions",), lambda found: found[0], writes=False)
-        return read_instructions(await self._opened().run(work), key, self.identity, self._codec)
+        return read_instructions(await self._opened().run(work), key, self._name, self._codec)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell of instructions: of those left in this process at once; see the journal for others."""

@@ -64,7 +64,7 @@ class Statement(NamedTuple):
     """Of the given rows; empty if the statement takes values instead."""
 
     is_counted: bool
-    """Whether it has to be told which of the given rows it changed."""
+    """True if the caller needs to know which of the given rows the statement changed."""
 
 
 class Statements:

@@ -1,4 +1,4 @@
--- The statements of every journal that is kept in a database. A dialect has those that differ in a file of its own.
+-- The statements of every journal that is kept in a database. PostgreSQL has further ones in a file of its own.
 --
 -- Braces are filled in, by statements.py and by the dialect:
 --   {schema}                 where the tables are
@@ -141,14 +141,8 @@ WHERE scope = {:scope} AND pending = 1
 ORDER BY created_at, sequence
 LIMIT {:limit};
 
--- name: free_owners
--- The owners of these records until now, as far as they are still free. A record that another process is about to
--- take is passed over.
-SELECT record_id, owner FROM {schema}.records
-WHERE record_id {in record_ids} AND pending = 1 AND (owner IS NULL OR owner {in gone})
-ORDER BY record_id {skip_locked};
-
 -- name: take_free
+-- Of these records those that are still free. A record that another process is about to take is passed over.
 UPDATE {schema}.records SET owner = {:owner}, fence = fence + 1
 WHERE record_id IN (
   SELECT record_id FROM {schema}.records

@@ -22,6 +22,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeAlias, cast
 from weakref import WeakSet
@@ -100,6 +101,7 @@ class JournalThread(Medium):
         self._ended = False
         self._is_open = False
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()  # None: look what else there is to do
+        self._numbers = count(1)  # of jobs; a renewal has none, and comes first
         self._came = 0  # how many jobs the last turn took
         self._unattended: list[_Job] = []
         self._failing = False  # the last unattended write has failed
@@ -125,7 +127,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def _may_have_changed(self) -> bool:
-        """Whether other processes may have written since the last look at the instructions."""
+        """True if other processes may have written since the last look at the instructions."""
 
     @abstractmethod
     def _tidy_up(self) -> None:
@@ -233,16 +235,17 @@ class JournalThread(Medium):
         job: _Job = Job(work, waiter)
         with self._lock:
             self._check_open()
-            work.asked_at = time.monotonic()
+            job.number = next(self._numbers)
             self._jobs.put(job)
         return job
 
     def run_unattended(self, work: Work) -> None:
         """Have the thread carry out a write, with what else it writes or within a tick."""
+        job: _Job = Job(work, None)
         with self._lock:
             self._check_open()
-            work.asked_at = time.monotonic()
-            self._unattended.append(Job(work, None))
+            job.number = next(self._numbers)
+            self._unattended.append(job)
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """Store the lease of ``source`` whenever it is due, with what else is written or by itself."""
@@ -276,7 +279,7 @@ class JournalThread(Medium):
             listeners = list(self._listeners.values())
         for listener in listeners:
             with _logged("instructions"):  # one that fails, such as that of a loop that has ended
-                listener(unescape_each(record_ids, self._key))
+                listener(unescape_each(record_ids, self._name))
 
     def look_for_instructions(self) -> None:
         """Have the thread look, in its next turn, which records have instructions."""
@@ -360,7 +363,7 @@ class JournalThread(Medium):
         self._end()
 
     def _try_to_end(self) -> bool:
-        """Whether the database is to be closed and nothing is left to do. Then no journal enters any more."""
+        """End if the database is to be closed and nothing is left to do: no journal enters after that."""
         now = time.monotonic()
         with self._lock:
             if not self._users and self._close_at == math.inf:  # the last one was dropped
@@ -414,7 +417,7 @@ class JournalThread(Medium):
         writes, reads = unattended.copy(), list[_Job]()
         for job in jobs:
             (writes if job.work.writes else reads).append(job)
-        writes.sort(key=lambda job: job.work.asked_at)
+        writes.sort(key=lambda job: job.number)
         if writes:
             self._carry_out(writes)
         if unattended:

@@ -54,17 +54,18 @@ class Work:
     means ``statements``, which it is then safe to execute once more."""
 
     asked_at: float = field(default_factory=time.monotonic)
-    """When the work was made or, if it was queued, when that was, by the monotonic clock."""
+    """When the work was asked for, by the monotonic clock."""
 
 
 class Job(Generic[W]):
     """A work, the task that waits for it, and what came of it."""
 
-    __slots__ = ("error", "result", "waiter", "work")
+    __slots__ = ("error", "number", "result", "waiter", "work")
 
     def __init__(self, work: Work, waiter: W) -> None:
         self.work = work
         self.waiter = waiter
+        self.number = 0  # in the order of the calls, where a thread takes jobs
         self.error: Exception | None = None
         self.result: Any = None
 

@@ -95,7 +95,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what is to be left alone is taken": Mutant("free", "AND NOT (record_id {in leave})"),
     "the newest are taken first": Mutant("free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"),
     "more are taken than are wanted": Mutant("free", "LIMIT {:limit}"),
-    "who takes waits for a record that another is taking": Mutant("free_owners", "{skip_locked}"),
+    "who takes waits for a record that another is taking": Mutant("take_free", "{skip_locked}"),
     "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
     "whoever takes is given what others have": Mutant("mine", " AND owner = {:owner}"),
     "what was taken without hearing of it counts for no limit": Mutant("taken", "WHERE", "WHERE false AND"),

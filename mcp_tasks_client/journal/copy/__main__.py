@@ -53,7 +53,7 @@ class _File:
         return str(self._path)
 
     def is_there(self) -> bool:
-        """Whether there is a journal, empty or not. Makes none."""
+        """True if there is a journal, empty or not. None is made."""
         return self._path.exists()
 
     @contextmanager

@@ -288,7 +288,7 @@ def explain(error: Exception, name: str) -> JournalError:
         case errors.UniqueViolation():
             return JournalError(
                 f"the journal {name} refuses the record ({_words(error)}): another one holds its idempotency "
-                "key; read that one by its key"
+                "key; call with that key to have its result"
             )
         case errors.LockNotAvailable() | errors.DeadlockDetected():
             return JournalLockedError(

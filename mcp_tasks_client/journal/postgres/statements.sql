@@ -30,8 +30,8 @@ DELETE FROM {schema}.writers WHERE writer_id = {:writer_id};
 -- ── who drives what ────────────────────────────────────────────────────────────────────────────
 
 -- name: taken
--- The rows that "take_free" has taken, for a process to which its reply was lost.
-SELECT record_id, owner FROM {schema}.records WHERE record_id {in record_ids} AND owner = {:owner};
+-- How many rows "take_free" has taken, for a process to which its reply was lost.
+SELECT count(*) FROM {schema}.records WHERE record_id {in record_ids} AND owner = {:owner};
 
 -- ── instructions ───────────────────────────────────────────────────────────────────────────────
 

@@ -162,7 +162,7 @@ def explain(error: Exception, path: Path | str) -> JournalError:
         case sqlite3.SQLITE_CONSTRAINT:
             return JournalError(
                 f"the journal {path} refuses the record ({error}): another one holds its idempotency key; "
-                "read that one by its key"
+                "call with that key to have its result"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return _unwritable(path, str(error))

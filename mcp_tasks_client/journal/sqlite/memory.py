@@ -128,7 +128,11 @@ class _Memory(Medium):
             left = [unescape(key) for (key,) in self._connection.execute(self._instructed)]
         if left:
             listener(left)
-        return lambda: self._listeners.pop(token, None) and None
+
+        def stop() -> None:
+            self._listeners.pop(token, None)
+
+        return stop
 
     def tell(self, record_ids: Collection[str]) -> None:
         """Tell the listeners of these records."""

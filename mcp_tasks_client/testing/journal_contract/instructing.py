@@ -157,6 +157,16 @@ class InstructionTests:
         assert not await heard.wait_for(first.record_id, 0.1)
         stop()
 
+    async def test_a_listener_that_was_given_twice_is_told_until_both_are_stopped(
+        self, journal: Journal
+    ) -> None:
+        await journal.save(given := record(state=observing()))
+        heard = Heard()
+        stop, _ = journal.listen(heard), journal.listen(heard)
+        stop()
+        await journal.instruct(given.record_id, YES)
+        assert await heard.wait_for(given.record_id)
+
     async def test_whoever_has_stopped_to_listen_is_told_nothing(self, journal: Journal) -> None:
         given, heard, other = record(state=observing()), Heard(), Heard()
         await journal.save(given)

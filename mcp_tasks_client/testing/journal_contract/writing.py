@@ -118,6 +118,7 @@ class SaveTests:
             ({"created_at": float("nan")}, ValueError),
             ({"updated_at": float("inf")}, ValueError),
             ({"delivered_at": float("nan")}, ValueError),
+            ({"state": replace(observing(), due_at=float("nan"))}, ValueError),
             ({"fence": -1}, ValueError),
             ({"fence": 2**63}, ValueError),
             ({"tool": 7}, TypeError),
