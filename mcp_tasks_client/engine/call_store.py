@@ -75,7 +75,8 @@ class CallStore:
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
-        self._left: set[LiveCall] = set()  # those of them that nobody drives
+        # Those of them without a driver. Kept, since each call that begins would have to walk over all.
+        self._left: set[LiveCall] = set()
 
     @property
     def unsaved(self) -> list[LiveCall]:
@@ -524,7 +525,7 @@ class CallStore:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
 
         ``may_be_lost`` is for an outcome that was passed to a session which may lose it. The outcome is then
-        kept for a while, though it have no key.
+        kept for a while, although it has no key.
         """
         now = self._clock.time()
         keep_s = self.journal.keep_delivered_s if may_be_lost else 0

@@ -222,7 +222,7 @@ class Engine:
     # ── what outlasts its caller ──────────────────────────────────────────────────────────────
 
     async def outlast(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run ``work()`` in the present task, though that be cancelled, until the engine is left.
+        """Run ``work()`` in the present task until the engine is left, even if the task is cancelled.
 
         The work is then given ``PollPolicy.cancel_timeout_s``.
 

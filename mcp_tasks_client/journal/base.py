@@ -102,7 +102,7 @@ class Instruction(NamedTuple):
     """When it was left, in seconds since the epoch."""
 
     heeded: bool = False
-    """Whether it is part of the record's state."""
+    """True once the instruction is part of the record's state."""
 
 
 Listener: TypeAlias = Callable[[Collection[str]], object]

@@ -86,7 +86,7 @@ class Statements:
 
         Args:
             name: Its name in ``statements.sql``.
-            in_scope: Whether it is about one scope, where it may be about all.
+            in_scope: True for a statement about one scope, false for all scopes.
             rows: How many rows are given.
         """
         key = name, in_scope, rows
