@@ -124,7 +124,7 @@ class Inbox:
             JournalError: The journal could not be read.
             TasksClientError: The inbox is not open.
         """
-        return await self._opened().is_driven(record)
+        return await self._opened().owning.is_driven(record)
 
     async def _find(
         self, endpoint: str | None, principal: str | None, label: str | None, **which: bool

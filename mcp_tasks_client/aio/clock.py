@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -15,7 +15,7 @@ from .signal import FutureSignal, Signal
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Clock", "SharedClock", "SystemClock"]
+__all__ = ["Clock", "SharedClock", "SystemClock", "elapsed_s"]
 
 
 class Clock(ABC):
@@ -33,6 +33,13 @@ class Clock(ABC):
     def monotonic(self) -> float:
         """Seconds since some start. Never jumps; means nothing outside this process."""
 
+    def elapsed(self) -> float:
+        """Seconds since some start, those included in which the machine was suspended.
+
+        Leases go by it. The default is :meth:`monotonic`, for a clock that knows of no suspension.
+        """
+        return self.monotonic()
+
     @abstractmethod
     async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Return when the event is set or the seconds have passed; ``None`` waits for the event only."""
@@ -40,6 +47,18 @@ class Clock(ABC):
     async def sleep(self, seconds: float) -> None:
         """Return when the seconds have passed."""
         await self.wait(anyio.Event(), seconds)
+
+
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def elapsed_s() -> float:
+    """Seconds of the machine's clock that counts on while the machine is suspended.
+
+    Linux has one. The monotonic clock of Windows counts on too. That of macOS stands still. In a virtual
+    machine that is paused every clock stands still.
+    """
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
 class SystemClock(Clock):
@@ -52,6 +71,10 @@ class SystemClock(Clock):
     def monotonic(self) -> float:
         """The machine's, by which every event loop counts seconds."""
         return time.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds of the machine's clock that counts on during a suspension, where there is one."""
+        return elapsed_s()
 
     async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Wait for the event or for the time to pass."""
@@ -99,6 +122,10 @@ class SharedClock(Clock):
     def monotonic(self) -> float:
         """Seconds of the clock that waits."""
         return self._own.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds of the clock that waits, suspensions included."""
+        return self._own.elapsed()
 
     async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Wait for the event or for the time to pass."""

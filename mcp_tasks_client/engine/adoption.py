@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
 
 import anyio
 
 from ..aio.signal import Signal, make_signal
 from ..aio.uncut import in_loop, run_to_its_end
-from ..errors import InputUnansweredError, TasksClientError
+from ..errors import DrivenElsewhereError, InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
 from ..machine.states import questions_of
 from .endpoint import Endpoint
@@ -50,7 +50,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         self._alarm: Signal | None = None
         self._look_at = self._rested_at = -math.inf
         self._looks_early = False  # whether to look before it is time
-        self._found: deque[HandleT] = deque()
+        self._found: deque[tuple[LiveCall, HandleT]] = deque()
         # By record_id: what was taken up here, and is not to be taken up once more yet.
         self._taken: dict[str, LiveCall] = {}
         self._told: set[str] = set()  # records of others that have instructions, until it is time
@@ -65,7 +65,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             if self._engine.closed:
                 raise StopAsyncIteration
             with self._listening():
-                while not self._found:
+                while not await self._has_found():
                     self._alarm = make_signal()
                     try:
                         await run_to_its_end(self._look)
@@ -77,7 +77,16 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                     if not self._found:
                         until = min(self._look_at, self._rested_at if self._looks_early else math.inf)
                         await self._clock.wait(self._alarm, until - self._clock.monotonic())
-            return self._found.popleft()
+            return self._found.popleft()[1]
+
+    async def _has_found(self) -> bool:
+        """Whether there is a handle to give. Another process may have had its outcome since it was made."""
+        while self._found:
+            with suppress(DrivenElsewhereError):
+                await self._engine.store.owning.confirm(self._found[0][0])
+                return True
+            self._found.popleft()
+        return False
 
     # ── being woken ───────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +154,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         ]
         for call in new:
             self._taken[call.record.record_id] = call
-            self._found.append(self._make(call))
+            self._found.append((call, self._make(call)))
         if new:
             self._looks_early = True  # there may be more, since what has ended takes no room
         await self._endpoint.take_up(new)

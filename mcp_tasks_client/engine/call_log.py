@@ -74,6 +74,12 @@ def log_late_answer(record: TaskRecord) -> None:
     _log("late answer", record, "has another answer already; the host's comes too late and is not sent")
 
 
+def log_doubt(record: TaskRecord, error: Exception) -> None:
+    """Log that nothing is sent for a call until the journal confirms that no other process drives it."""
+    why = f"waits, because the lease of this process has run out, for the journal to confirm it: {error}"
+    _log("in doubt", record, why, logging.WARNING)
+
+
 def log_park(record: TaskRecord, error: Exception) -> None:
     """Log why a call is no longer driven, though it has not ended."""
     if isinstance(record.state, OutcomeUnknown):

@@ -1,4 +1,4 @@
-"""One step of one call: event → advance → commit. And who may commit: the owner of the record.
+"""One step of one call: event → advance → commit.
 
 Everything that an engine writes to the journal is written here, and each commit is a crash point.
 A scope that is cancelled waits for the end of a step. After a native ``Task.cancel()`` the journal still
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -22,14 +20,14 @@ import anyio.lowlevel
 
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
-from ..journal.base import Instruction, Taken
+from ..journal.base import Instruction
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
 from ..machine import actions as act
 from ..machine import events as ev
 from ..machine.record import Scope, TaskRecord
-from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
+from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
@@ -37,14 +35,12 @@ from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit, log_delivery
 from .environment import Environment
-from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
-from .process_lease import ProcessLease
+from .live_call import LiveCall, Nobody, Ours, Theirs, Turn
+from .owning import REPLIES, Owning
 
 __all__ = ["BATCH", "CallStore"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, ev.InputAsked, ev.TaskCreated)
 
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case: others may follow the same call."""
@@ -59,6 +55,7 @@ class CallStore:
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
         joining: Held while a caller joins the call that its key stands for, so that one at a time decides.
+        owning: Which records are this client's.
     """
 
     def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
@@ -68,10 +65,7 @@ class CallStore:
         self._policy = policy
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
-        self._lease, self._owner = ProcessLease.join(journal, environment)
-        # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
-        # holds nothing but the names: a clock of the host's may know who keeps this alive.
-        weakref.finalize(self, self._lease.owners.discard, self._owner).atexit = False
+        self.owning = Owning(journal, environment)
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -92,7 +86,7 @@ class CallStore:
 
     def new_call(self, record: TaskRecord, tool_call: ToolCall | None = None) -> LiveCall:
         """The live call of a record that no journal has yet."""
-        return LiveCall(record, Ours(0, self._lease.lapses), tool_call)
+        return LiveCall(record, Ours(0, self.owning.lease.tenure), tool_call)
 
     def live_of(self, record: TaskRecord) -> LiveCall:
         """The live call of a record that was read from the journal."""
@@ -165,7 +159,7 @@ class CallStore:
     async def settle(self, call: LiveCall) -> None:
         """Wait for the step that is being committed, if there is one."""
         if call.committing is not None:
-            async with _Turn(call):
+            async with Turn(call):
                 pass
 
     def _advance(self, call: LiveCall, event: ev.Event) -> Step:
@@ -174,7 +168,7 @@ class CallStore:
         return advance(call.record.state, event, self._policy)
 
     async def _commit(self, call: LiveCall, event: ev.Event, step: Step | None) -> tuple[act.Action, ...]:
-        async with _Turn(call):
+        async with Turn(call):
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
             record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
@@ -191,14 +185,14 @@ class CallStore:
                 if saves:
                     # Somebody else may be attaching the same task just now.
                     new = isinstance(event, ev.TaskCreated) and event.attached
-                    record = await self._save(call, record, point, new=new, heeded=heeded)
+                    record = await self.owning.save(call, record, point, new=new, heeded=heeded)
                 elif any(isinstance(action, act.Forget) for action in actions):
                     await self._remove(call, point)
             except DrivenElsewhereError:
                 call.ownership, call.next_send = Theirs(), None  # it was to be sent as things stood before
                 if isinstance(event, ev.TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
-                elif isinstance(event, _REPLIES):
+                elif isinstance(event, REPLIES):
                     # Until it is known what the other client makes of the call.
                     self._note_uncommitted(call, event)
                 raise
@@ -252,9 +246,9 @@ class CallStore:
         await run_to_its_end(self._forget_instruction, call, name)
 
     async def _forget_instruction(self, call: LiveCall, name: str) -> None:
-        async with _Turn(call):
+        async with Turn(call):
             if call.ours and not call.record.finished:
-                call.record = await self._save(call, call.record, observer.INSTRUCT, heeded=name)
+                call.record = await self.owning.save(call, call.record, observer.INSTRUCT, heeded=name)
 
     def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
@@ -284,132 +278,12 @@ class CallStore:
         self._unsaved.discard(call)
         self._left.discard(call)
 
-    async def _save(
-        self,
-        call: LiveCall,
-        record: TaskRecord,
-        point: str,
-        *,
-        new: bool = False,
-        new_owner: str | None = None,
-        heeded: str | None = None,
-    ) -> TaskRecord:
-        owner = self._owner if call.ours else new_owner
-        record = replace(record, owner=owner, updated_at=self._clock.time())
-        # A plain call without a key costs no commit; its first is the one that holds a task ID.
-        if record.kept:
-            await self._enrol()
-            if new:
-                standing = await self._observed(call, point, self.journal.claim, record)
-                if (standing.owner, standing.fence) != (record.owner, record.fence):
-                    raise driven_elsewhere(call.record.tool)
-            else:
-                await self._observed(
-                    call, point, self.journal.save, record, known=call.journaled, heeded=heeded
-                )
-            call.journaled = True
-        return record
-
     async def _remove(self, call: LiveCall, point: str) -> None:
         if call.journaled:
             await self._observed(call, point, self.journal.remove, call.record)
             call.journaled = False
 
     # ── owning ────────────────────────────────────────────────────────────────────────────────
-
-    async def claim(self, call: LiveCall) -> TaskRecord:
-        """Journal the intent of a keyed call, or find the call that the key stands for.
-
-        Returns:
-            The record that stands in the journal. If it is the call's own, this client owns the call.
-        """
-        return await run_to_its_end(self._claim, call)
-
-    async def _claim(self, call: LiveCall) -> TaskRecord:
-        async with _Turn(call):
-            record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
-            await self._enrol()
-            lapses = self._lease.lapses
-            standing = await self._observed(call, observer.CLAIM, self.journal.claim, record)
-            if (standing.record_id, standing.fence, standing.owner) == (
-                record.record_id,
-                record.fence,
-                record.owner,
-            ):
-                call.record, call.ownership, call.journaled = record, Ours(record.fence, lapses), True
-            else:
-                call.ownership = Theirs()
-            return standing
-
-    async def take(self, call: LiveCall) -> bool:
-        """Become the owner of a call, unless another client owns it that is not gone.
-
-        Returns:
-            Whether this client owns the call. Its record is then the one in the journal.
-
-        Raises:
-            OvertakenError: The journal has no record of the call, which had no task yet: another client has
-                taken it back.
-            JournalError: Another client has brought it to its end, and it was forgotten.
-        """
-        while not call.ours:
-            # To its end: cut in two, the journal would name us as the owner, ``call.ownership`` would not.
-            await run_to_its_end(self._take, call)
-            if isinstance(call.ownership, Theirs):
-                return False
-        return True  # a driver that was leaving has released it in between, and then it is taken once more
-
-    async def _take(self, call: LiveCall) -> None:
-        async with _Turn(call):
-            await self._enrol()
-            lapses = self._lease.lapses
-            taken = await self._observed(call, observer.TAKE, self._take_if_free, call.record.record_id)
-            if taken is not None:
-                self._note_taken(call, taken, lapses)
-            elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
-                call.ownership, call.journaled = Ours(call.record.fence, lapses), False
-            elif isinstance(call.record.state, Calling | Gathering):
-                raise overtaken(call)
-            else:
-                raise forgotten(call)
-
-    async def _take_if_free(self, record_id: str) -> Taken | None:
-        taken = await self.journal.take(record_id, self._owner)
-        if taken is None or taken.record.owner in (None, self._owner):
-            return taken
-        gone = await self._lease.gone(self.journal, taken.record.owner)
-        return await self.journal.take(record_id, self._owner, gone) if gone else taken
-
-    async def confirm(self, call: LiveCall) -> None:
-        """Check that another client has not taken a call, if our lease has run out since the last check.
-
-        A poll that shows nothing new writes nothing, so that no fence is compared which would tell.
-
-        Raises:
-            DrivenElsewhereError: Another client has taken the record.
-        """
-        seen, lapses = call.ownership, self._lease.lapses
-        if not isinstance(seen, Ours) or seen.lapses == lapses or not call.journaled:
-            return
-        try:
-            record = await self.journal.by_id(call.record.record_id)
-        except JournalError:
-            return  # polls go on without a journal, and the next poll looks again
-        if call.ownership is not seen:
-            return  # it was released or taken again meanwhile
-        if record is not None and record.fence > seen.fence:
-            call.ownership, call.next_send = Theirs(), None
-            raise driven_elsewhere(call.record.tool)
-        call.ownership = replace(seen, lapses=lapses)
-
-    async def is_driven(self, record: TaskRecord) -> bool:
-        """Whether the owner of a record lives. An owner in this process lives while its client is open.
-
-        Raises:
-            JournalError: The leases could not be read.
-        """
-        owner = record.owner
-        return owner is not None and not await self._lease.gone(self.journal, owner)
 
     async def learn_end(self, call: LiveCall) -> None:
         """Learn whether another client has brought a call to its end that is parked here."""
@@ -443,43 +317,15 @@ class CallStore:
     async def _take_pending(
         self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
     ) -> Sequence[LiveCall]:
-        await self._enrol()
-        lapses = self._lease.lapses
-        gone = await self._lease.gone(self.journal)
-        take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
-        taken = await self._observed(None, observer.TAKE_PENDING, take, scope, self._owner, gone)
+        taken, tenure = await self.owning.take_free(scope, application, limit, leave)
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
             call = self.live_of(one.record)
-            async with _Turn(call):
-                # A call that was being released just then is taken by itself, when it is driven again.
-                if _fence_of(call) < one.record.fence:
-                    self._note_taken(call, one, lapses)
+            await self.owning.note_free(call, one, tenure)
             calls.append(call)
         return calls
-
-    def _note_taken(self, call: LiveCall, taken: Taken, lapses: int) -> None:
-        """Note the journal's answer to the wish to own a record.
-
-        ``lapses`` is how often our lease had run out before the journal was asked.
-        """
-        record = taken.record
-        if record.owner != self._owner:
-            call.ownership, call.record = Theirs(), record
-            return
-        # Each who takes a record raises its fence by one.
-        nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
-        if nobody_had_it_since:
-            # The journal has no unchanged polls, so that our own record may be the newer one.
-            call.record = replace(call.record, owner=record.owner, fence=record.fence)
-            call.due_is_exact = True
-        else:
-            call.record = record
-            call.due_is_exact = taken.before is None
-            call.next_send = None  # it was to be sent as things stood before
-        call.ownership, call.journaled = Ours(record.fence, lapses), True
 
     async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Release a call that has no driver here, unless it is about to be sent, or is finished.
@@ -500,26 +346,16 @@ class CallStore:
         """
         was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
         if call.ours and not call.uncommitted and not was_taken_back:
-            new_owner = self._lease.name_for_process(self._owner) if to_process else None
-            await run_to_its_end(self._release, call, new_owner)
+            await run_to_its_end(self._release, call, to_process)
 
-    async def _release(self, call: LiveCall, new_owner: str | None) -> None:
-        async with _Turn(call):
-            before = call.ownership
-            if not isinstance(before, Ours):
-                return
-            call.ownership = Nobody(ours_until=before.fence)
-            try:
-                call.record = await self._save(call, call.record, observer.RELEASE, new_owner=new_owner)
-            except DrivenElsewhereError:
-                call.ownership = Theirs()
-            except JournalError as error:
-                # Its state may not be in the journal either, if its last commit was cut. close() tries again.
-                call.ownership = before
-                self._note_unsaved(call)
-                logger.warning("%r could not be released: %s", call.record, error)
-            else:
+    async def _release(self, call: LiveCall, to_process: bool) -> None:
+        try:
+            if await self.owning.release(call, to_process=to_process):
                 self._note_saved(call)
+        except JournalError as error:
+            # Its state may not be in the journal either, if its last commit was cut. close() tries again.
+            self._note_unsaved(call)
+            logger.warning("%r could not be released: %s", call.record, error)
 
     def deliver(self, *calls: LiveCall, may_be_lost: bool = False) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
@@ -555,7 +391,7 @@ class CallStore:
         return await run_to_its_end(self._acknowledge, call)
 
     async def _acknowledge(self, call: LiveCall) -> bool:
-        async with _Turn(call):
+        async with Turn(call):
             # As the journal has it: another client may have brought it to its end, or taken it just now.
             while call.journaled:
                 record = await self.journal.by_id(call.record.record_id)
@@ -585,7 +421,7 @@ class CallStore:
 
     def begin_prune(self) -> bool:
         """Whether the caller has to prune old records now; see :meth:`ProcessLease.begin_prune`."""
-        return self._lease.begin_prune()
+        return self.owning.lease.begin_prune()
 
     async def prune_old(self) -> None:
         """Delete the records that need no longer be kept. A failure is logged, and the next prune goes on."""
@@ -610,7 +446,7 @@ class CallStore:
             raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
         forgotten_records, now = 0, self._clock.time()
         before = now - max(_SPARED_S, self.journal.retention_s if older_than_s is None else older_than_s)
-        gone = await self._lease.gone(self.journal, of_process=True)
+        gone = await self.owning.lease.gone(self.journal, of_process=True)
         while found := await self._observed(None, observer.PRUNE, self.journal.prune, before, now, gone):
             forgotten_records += found
         return forgotten_records
@@ -630,7 +466,7 @@ class CallStore:
                 return
 
     async def _commit_left(self, call: LiveCall) -> None:
-        if await self.take(call):
+        if await self.owning.take(call):
             while call.uncommitted:
                 await self.apply_uncommitted(call)
             if call.driver is None:
@@ -654,49 +490,15 @@ class CallStore:
         for call in self._unsaved:
             if call.uncommitted:
                 logger.error("The reply to %r was never journaled: %s", call.record, why)
-        names = self._lease.leave(self._owner)
         try:
-            await self._observed(None, observer.LEAVE, self.journal.release, *names)
+            await self.owning.leave()
         except JournalError as error:
             logger.warning("The journal does not know yet that this client has ended: %s", error)
-
-    async def _enrol(self) -> None:
-        if self._lease.is_short:
-            await self._observed(None, observer.ENROL, self._lease.enrol, self.journal)
-        # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
-        self.journal.keep_renewing(self._lease)
-
-
-class _Turn:
-    """The turn of one step of a call, in the order of arrival. Nearly always nobody else is there."""
-
-    def __init__(self, call: LiveCall) -> None:
-        self._call = call
-        call.committing = self._lock = call.committing or anyio.Lock(fast_acquire=True)
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._lock.release()
-        if not self._lock.locked():  # else it has been handed to the next step
-            self._call.committing = None
-
-
-def _fence_of(call: LiveCall) -> int:
-    """The fence under which a call is, or was, ours; -1 if it never was."""
-    match call.ownership:
-        case Ours(fence=fence):
-            return fence
-        case Nobody(ours_until=fence) if fence is not None:
-            return fence
-        case _:
-            return -1
 
 
 def _is_late(call: LiveCall, event: ev.Event) -> bool:
     """Whether an event is the reply to a ``tools/call`` that has no caller left."""
-    return isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
+    return isinstance(event, REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
 
 
 def _to_do(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
@@ -712,4 +514,4 @@ def _does_not_come_again(event: ev.Event) -> bool:
         case ev.CancelRequested():
             return event.by_instruction  # it may be marked as heeded all the same
         case _:
-            return isinstance(event, (ev.AnswerReady, *_REPLIES))
+            return isinstance(event, (ev.AnswerReady, *REPLIES))

@@ -94,7 +94,7 @@ class Cancellation:
                 if isinstance(call.record.state, Calling):
                     await self._step(call, CallRefused())
             return False
-        ours = call.record.finished or await self._store.take(call)
+        ours = call.record.finished or await self._store.owning.take(call)
         while ours and call.uncommitted:
             await self._store.apply_uncommitted(call)  # there may be a task in it that is to be cancelled
         if call.record.finished:

@@ -63,7 +63,7 @@ class Endpoint:
         self.inputs = inputs
         self.scope = scope
         self._store, environment = engine.store, engine.environment
-        requests = Requests(session, inputs, self, environment)
+        requests = Requests(session, inputs, self, self._store.owning, environment)
         self._runner = Runner(self._store, requests, engine.policy, environment)
         if hears:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)
@@ -154,7 +154,7 @@ class Endpoint:
         try:
             for key, answer in given.items():
                 _check_given(quote(key, call.task_id), asked[key], answer)
-            if given and not await self._store.take(call):
+            if given and not await self._store.owning.take(call):
                 raise driven_elsewhere(call.record.tool)
             if given:
                 await run_to_its_end(self._runner.catch_up, call)  # what others have left before
@@ -420,7 +420,7 @@ class Endpoint:
         if call.wanted:
             return
         try:
-            if call.record.finished or await self._store.take(call):
+            if call.record.finished or await self._store.owning.take(call):
                 await self._store.release(call)
         except TasksClientError as error:
             logger.warning("%r could not be released: %s", call.record, error)

@@ -63,7 +63,7 @@ class Idempotency:
         if key is None:
             return call
         try:
-            standing = await self._store.claim(call)
+            standing = await self._store.owning.claim(call)
         except BaseException:
             if call.journaled:  # the caller is gone, and nothing was sent
                 await run_to_its_end(self._store.apply, call, CallRefused())
@@ -111,7 +111,7 @@ class Idempotency:
             unsure = in_doubt and not (is_driven or is_sent_soon)
             if unsure and not call.journaled and not call.uncommitted:
                 self._store.learn(call, standing)
-            if unsure and not call.uncommitted and await self._store.take(call):
+            if unsure and not call.uncommitted and await self._store.owning.take(call):
                 await self._decide(call, on_unknown)
             return call
 

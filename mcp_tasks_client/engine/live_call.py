@@ -33,6 +33,7 @@ __all__ = [
     "OvertakenError",
     "Ownership",
     "Theirs",
+    "Turn",
     "forgotten",
     "overtaken",
 ]
@@ -44,11 +45,11 @@ class Ours:
 
     Attributes:
         fence: The fencing token.
-        lapses: How often our lease had run out before the journal said so.
+        tenure: The tenure of our lease in which the journal said so last; see :class:`ProcessLease`.
     """
 
     fence: int
-    lapses: int
+    tenure: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +371,22 @@ class LiveCall:
 
     def __repr__(self) -> str:
         return f"LiveCall({self.record!r})"
+
+
+class Turn:
+    """The turn of one step of a call, in the order of arrival. Nearly always nobody else is there."""
+
+    def __init__(self, call: LiveCall) -> None:
+        self._call = call
+        call.committing = self._lock = call.committing or anyio.Lock(fast_acquire=True)
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._lock.release()
+        if not self._lock.locked():  # else it has been handed to the next step
+            self._call.committing = None
 
 
 def _without(present: tuple[T, ...], leaving: Sequence[T]) -> tuple[T, ...]:

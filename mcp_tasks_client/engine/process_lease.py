@@ -5,6 +5,9 @@ and journal, however many clients and calls there are, and the journal itself re
 owner is gone when its client has closed or was dropped, its process has ended, or, where the process cannot
 be seen from here (another host, another container), when its lease has run out.
 
+A process judges its own lease as the other processes do, by its own clock. Once the lease has run out, other
+processes may have taken the calls of this one, and :mod:`.owning` asks the journal before each request.
+
 The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that a client
 that was dropped without being closed leaves nothing behind.
 """
@@ -16,7 +19,7 @@ import logging
 import math
 import threading
 import uuid
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from copy import copy
 from functools import cache
 from typing import Final, NamedTuple
@@ -44,12 +47,23 @@ _LEFT: Final = "~"
 _lock = threading.Lock()
 
 
+_LOOKS: Final = 3
+"""Times that the leases are read, if reading takes long enough for other processes to renew theirs."""
+
+
 class _Sighting(NamedTuple):
-    """A lease as it was seen last: when it was renewed; by our monotonic clock, when seen and run out."""
+    """The lease of another process as it was seen last. ``at`` and ``until`` are by :meth:`Clock.elapsed`."""
+
+    expires_at: float
+    at: float
+    until: float
+
+
+class _Stored(NamedTuple):
+    """Our lease as the journal has it: when its storing began, by the journal's clock and by our own."""
 
     renewed_at: float
     at: float
-    until: float
 
 
 class _Store:
@@ -65,19 +79,25 @@ class ProcessLease:
 
     Attributes:
         owners: The names of the clients that hold it. A finalizer may take one out at any time.
-        lapses: How often it had run out when it was renewed. Others may have taken our records then.
+        tenure: The number of the time since when it has not run out. Other processes may have taken the
+            records that were ours in an earlier tenure.
+        is_watched: Whether processes may share the journal that know of this one by its lease alone: the
+            journal has a clock for several hosts, or holds the lease of a process that was looked for and
+            cannot be seen from here.
     """
 
-    def __init__(self, journal: Hashable, process: Process, environment: Environment) -> None:
-        self._key = journal, process
+    def __init__(self, journal: Journal, process: Process, environment: Environment) -> None:
+        self._key: tuple[Hashable, Process] = journal.identity, process
         self._process = process
+        self._is_shared = self.is_watched = journal.clock is not None
         self._clock: Clock = environment.clock
         self._lease_s = environment.lease_s
         self._lease_id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self.owners: set[str] = set()
-        self.lapses = 0
-        self._renewed_at: float | None = None
+        self.tenure = 0
+        self._stored: _Stored | None = None
+        self._latest: tuple[Lease | None, float] = None, 0.0  # on its way into the journal, and since when
         self._pruned_at = -math.inf
         self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
         self._sightings: dict[str, _Sighting] = {}
@@ -90,9 +110,9 @@ class ProcessLease:
             key = (journal.identity, process)
             lease = _LEASES.get(key)
             if lease is None:
-                lease = _LEASES[key] = cls(*key, environment)
+                lease = _LEASES[key] = cls(journal, process, environment)
             if not lease.owners:  # so that nothing of theirs could be taken meanwhile
-                lease._renewed_at = None
+                lease._stored = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
             lease.owners.add(owner)
             return lease, owner
@@ -126,8 +146,21 @@ class ProcessLease:
     @property
     def is_short(self) -> bool:
         """Whether the lease that the journal holds is missing, or runs out before its next renewal."""
-        renewed_at = self._renewed_at
-        return renewed_at is None or renewed_at + self._lease_s < self._clock.time() + self._renew_s
+        return self.left_s < self._renew_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the lease that the journal holds runs out. Once it has, or without one, 0 or less."""
+        stored = self._stored
+        return -math.inf if stored is None else self._lease_s - self._age_s(stored)
+
+    def _age_s(self, stored: _Stored) -> float:
+        # The wall clock too: on some systems it alone counts on while the machine is suspended.
+        return max(self._clock.elapsed() - stored.at, self._clock.time() - stored.renewed_at)
+
+    def vouches_for(self, tenure: int) -> bool:
+        """Whether no other process can have taken a record that was ours in this tenure."""
+        return tenure == self.tenure and (not self.is_watched or self.left_s > 0)
 
     @property
     def lease_id(self) -> str:
@@ -154,7 +187,7 @@ class ProcessLease:
 
     async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
         store = self._storing[here] = _Store()
-        lease, is_first = self._lease(), self._renewed_at is None
+        lease, is_first = self._lease(), self._stored is None
         try:
             had_lapsed = not await journal.renew(lease) and not is_first
         except Exception as error:
@@ -168,26 +201,31 @@ class ProcessLease:
 
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it."""
+        stored = self._stored
         with _lock:
-            if not self.owners or self._renewed_at is None:
+            if not self.owners or stored is None:
                 return None
-        age_s = self._clock.time() - self._renewed_at
-        return None if 0 <= age_s < self._renew_s else self._lease()
+        was_set_back = self._clock.time() < stored.renewed_at
+        return self._lease() if was_set_back or self._age_s(stored) >= self._renew_s else None
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """Note that the journal has stored the lease."""
-        self._renewed_at = lease.renewed_at
-        if had_lapsed:
-            self.lapses += 1
+        # By our own clock too. A journal whose reply was lost finds the lease that it has stored itself.
+        if had_lapsed or (self._stored is not None and self.left_s <= 0):
+            self.tenure += 1
             logger.warning("The lease of this process had run out. Other processes may have taken its tasks.")
+        latest, at = self._latest
+        if lease == latest:
+            self._stored = _Stored(lease.renewed_at, at)
 
     @property
     def _renew_s(self) -> float:
         return self._lease_s / _RENEWALS
 
     def _lease(self) -> Lease:
+        at = self._clock.elapsed()
         now, process = self._clock.time(), self._process
-        return Lease(
+        lease = Lease(
             lease_id=self._lease_id,
             host=process.host,
             boot=process.boot,
@@ -197,6 +235,8 @@ class ProcessLease:
             renewed_at=now,
             expires_at=now + self._lease_s,
         )
+        self._latest = lease, at
+        return lease
 
     # ── forgetting what is old ────────────────────────────────────────────────────────────────
 
@@ -216,15 +256,18 @@ class ProcessLease:
         ``of_process`` decides about a record that an open client has left to this process: whether it still
         has an owner. It has none where any client of the process may take it.
         """
-        now, at = self._clock.time(), self._clock.monotonic()
-        owners = await journal.owners(*names)
-        # The journal was waited for since the clock was read, and we may have been suspended.
-        since_s = max(0.0, self._clock.time() - now)
+        owners = await self._read(journal, names)
+        now, at = self._clock.time(), self._clock.elapsed()
 
         @cache
         def has_ended(lease: Lease) -> bool:
-            alive = self._process.sees_alive(lease)
-            return self._has_run_out(lease, now, at, since_s) if alive is None else not alive
+            # A journal that hosts share may hold the lease of a machine of the same name.
+            is_elsewhere = self._is_shared and lease.boot != self._process.boot
+            alive = None if is_elsewhere else self._process.sees_alive(lease)
+            if alive is None:
+                self.is_watched = True
+                return self._has_run_out(lease, now, at)
+            return not alive
 
         def is_gone(owner: str, lease: Lease | None) -> bool:
             if lease is None or not self._process.holds(lease):
@@ -235,31 +278,40 @@ class ProcessLease:
 
         return {owner for owner, lease in owners.items() if is_gone(owner, lease)}
 
-    def _has_run_out(self, lease: Lease, now: float, at: float, since_s: float) -> bool:
+    async def _read(self, journal: Journal, names: Collection[str]) -> dict[str, Lease | None]:
+        """Owners and their leases, as the journal had them a moment ago; none if that cannot be had."""
+        for _ in range(_LOOKS):
+            began = self._clock.elapsed()
+            owners = await journal.owners(*names)
+            if self._clock.elapsed() - began <= self._renew_s:
+                return owners
+            # This process may have been suspended since the journal was read: living owners have renewed.
+        return {}
+
+    def _has_run_out(self, lease: Lease, now: float, at: float) -> bool:
         """Whether nothing was heard of a process for as long as its lease lasts.
 
         Only the wall clock is common to both processes. From the moment at which this process has seen a
-        lease, it goes by its own monotonic clock: no lease runs out early because a wall clock is set, or
-        because this process was suspended.
+        lease, it goes by its own clock: no lease runs out early because a wall clock is set. A lease that was
+        renewed or extended since lasts from when this process looked before.
 
         Args:
             lease: As the journal has it.
-            now: When that was read, in seconds since the epoch.
-            at: The same moment, by the monotonic clock.
-            since_s: Seconds that reading took.
+            now: The present moment, in seconds since the epoch.
+            at: The present moment, by :meth:`Clock.elapsed`.
         """
         lasts_s = lease.expires_at - lease.renewed_at
         seen = self._sightings.get(lease.lease_id)
-        if seen is not None and seen.renewed_at == lease.renewed_at:
+        if seen is not None and seen.expires_at == lease.expires_at:
             until = seen.until
         else:
-            until = at + min(since_s + lasts_s, lease.expires_at - now)
-            if seen is not None:  # then it was renewed since, though the wall clock say otherwise
+            until = at + min(lasts_s, lease.expires_at - now)
+            if seen is not None:
                 until = max(until, seen.at + lasts_s)
         if until < at:
             self._sightings.pop(lease.lease_id, None)
             return True
-        self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at + since_s, until)
+        self._sightings[lease.lease_id] = _Sighting(lease.expires_at, at, until)
         return False
 
 

@@ -8,17 +8,20 @@ stays before the person until it is answered or the call ends; its answer is not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
 import anyio
 
 from ..aio.uncut import is_being_cancelled
+from ..errors import DrivenElsewhereError
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
 from .call_log import log_late_answer, log_left
 from .live_call import LiveCall
+from .owning import Owning
 from .requests import Requests
 
 __all__ = ["Prompts"]
@@ -29,7 +32,7 @@ _ELICITATION: Final = "elicitation/create"
 class Prompts:
     """A task group for the questions of one call. Leaving it waits for those that are before the host.
 
-    ``step`` takes the step of an answer, and does what follows from it. ``heed`` does what others have left
+    ``step`` takes the step of an answer, and does what follows from it. ``look`` does what others have left
     in the journal for the call.
     """
 
@@ -37,13 +40,15 @@ class Prompts:
         self,
         call: LiveCall,
         requests: Requests,
+        owning: Owning,
         step: Callable[[LiveCall, Event], Awaitable[None]],
-        heed: Callable[[LiveCall], Awaitable[None]],
+        look: Callable[[LiveCall], Awaitable[None]],
     ) -> None:
         self._call = call
         self._requests = requests
         self._step = step
-        self._heed = heed
+        self._owning = owning
+        self._look = look
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
@@ -95,6 +100,8 @@ class Prompts:
                 prompts.add(scope)
                 try:
                     await work(*args)
+                except DrivenElsewhereError:
+                    self._call.ring()  # the driver looks on
                 except Exception as error:
                     self._call.park(error)
                 finally:
@@ -116,33 +123,29 @@ class Prompts:
     async def _put(self, ask: Ask) -> None:
         """Put one question to the host, and take the step that its answer is."""
         call = self._call
-        await self._heed(call)  # the driver may have waited for the reply to a poll since it was answered
-        if call.over or is_being_cancelled():
-            return  # what was heeded has parked the call, or cancelled it
-        if not call.is_open(ask.key):
-            # Answered by an earlier run, or withdrawn by the server, which may ask it again.
-            if call.answer_to(ask.key) is None:
-                await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
-            return
-        prompt = anyio.CancelScope()
-        self._begin_work(ask.key, prompt)
-        try:
-            event: Event | None = None
-            with prompt:
-                event = await self._requests.ask(call, ask)
-            if (prompt.cancel_called or is_being_cancelled()) and not _is_an_answer(event):
+        while True:
+            if not await self._may_ask(ask):
                 return
-            if event is None:
-                log_left(call.record)
-                return
-            if isinstance(event, AnswerReady):
-                # No checkpoint between the return of the callback and the commit of the answer.
-                await self._step(call, event)
-                if call.answer_to(ask.key) not in (None, event.answer):
-                    log_late_answer(call.record)
-                return
-        finally:
-            self._end_work(prompt)
+            prompt = anyio.CancelScope()
+            self._begin_work(ask.key, prompt)
+            try:
+                event: Event | None = None
+                with prompt, self._withdrawing_in_doubt(prompt):
+                    event = await self._requests.ask(call, ask)
+                if (prompt.cancel_called or is_being_cancelled()) and not _is_an_answer(event):
+                    continue  # it was answered elsewhere, or the lease was not renewed in time
+                if event is None:
+                    log_left(call.record)
+                    return
+                if isinstance(event, AnswerReady):
+                    # No checkpoint between the return of the callback and the commit of the answer.
+                    await self._step(call, event)
+                    if call.answer_to(ask.key) not in (None, event.answer):
+                        log_late_answer(call.record)
+                    return
+                break
+            finally:
+                self._end_work(prompt)
         # The call parks for want of an answer. A person with another question may finish that first.
         self._parks = True
         if call.asked:
@@ -151,6 +154,41 @@ class Prompts:
         self._parks = call.error is not None
         if not self._parks:
             self.put(())  # the server has withdrawn that question, and others wait for their turn
+
+    async def _may_ask(self, ask: Ask) -> bool:
+        """Look, right before a question is put to the host, whether it is still to be put."""
+        call = self._call
+        while True:
+            await self._owning.wait_until_sure(call)
+            await self._look(call)
+            if call.over or is_being_cancelled():
+                return False  # an instruction has parked the call, or cancelled it
+            if not call.is_open(ask.key):
+                # Answered by an earlier run, or withdrawn by the server, which may ask it again.
+                if call.answer_to(ask.key) is None:
+                    await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
+                return False
+            if not self._owning.is_in_doubt(call):
+                return True
+
+    @contextmanager
+    def _withdrawing_in_doubt(self, prompt: anyio.CancelScope) -> Iterator[None]:
+        """Withdraw a question once another process may put it to its own host."""
+        if not (self._owning.lease.is_watched and self._call.journaled):
+            yield
+            return
+        watching = anyio.CancelScope()
+
+        async def watch() -> None:
+            with watching:
+                await self._owning.wait_for_doubt(self._call)
+                prompt.cancel()
+
+        self._tasks.start_soon(watch)
+        try:
+            yield
+        finally:
+            watching.cancel()
 
     def _begin_work(self, key: str, prompt: anyio.CancelScope) -> None:
         if not self._call.asked:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from mcp_types import URL_ELICITATION_REQUIRED
 
-from ..errors import SessionError, TaskFailedError
+from ..errors import DrivenElsewhereError, SessionError, TaskFailedError
 from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
 from ..machine.record import TaskRecord, reference_of
@@ -35,10 +35,14 @@ from .call_log import log_question
 from .environment import Environment
 from .live_call import LiveCall
 from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
+from .owning import Owning
 
 __all__ = ["Requests"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
@@ -48,15 +52,22 @@ _LONGEST_PAUSE_S: Final = 1.0
 class Requests:
     """Sends requests and puts questions, for all calls of one endpoint.
 
-    ``takes`` commits the answers that come later, from elsewhere than a callback.
+    ``takes`` commits the answers that come later, from elsewhere than a callback. ``owning`` confirms, right
+    before each request, that no other process drives the call.
     """
 
     def __init__(
-        self, session: Session, inputs: Inputs, takes: TakesAnswers, environment: Environment
+        self,
+        session: Session,
+        inputs: Inputs,
+        takes: TakesAnswers,
+        owning: Owning,
+        environment: Environment,
     ) -> None:
         self.session = session
         self.inputs = inputs
         self._takes = takes
+        self._owning = owning
         self._clock = environment.clock
         self._jitter = environment.jitter
         self._observed = ObservedSteps(environment.observer)
@@ -73,8 +84,13 @@ class Requests:
         request = replace(call.tool_call, context=call.context)
         if send.input_responses or send.request_state is not None:
             request = replace(request, input_responses=send.input_responses, request_state=send.request_state)
+
+        async def confirmed() -> None:
+            await self._owning.confirm(call)
+            await before_send()
+
         try:
-            reply = await self._observed(call, CALL, self.session.call, request, before_send)
+            reply = await self._observed(call, CALL, self.session.call, request, confirmed)
         except SessionError as error:
             if error.not_executed:
                 return self._call_refused(error), _refusal(error)
@@ -110,7 +126,7 @@ class Requests:
             The event, and the error that the request failed with.
         """
         try:
-            snapshot = await self._observed(call, GET, self.session.get, call.ref)
+            snapshot = await self._observed(call, GET, self._send, call, self.session.get, call.ref)
         except SessionError as error:
             if _is_unknown(error):
                 logger.debug("%s is not known to the server: %s", _name(call), error)
@@ -126,6 +142,8 @@ class Requests:
                 )
                 return failed, error
             return self._refused(error), error
+        except DrivenElsewhereError:
+            raise
         except Exception as error:
             foreign = foreign_error("tasks/get", error, "resume the task")
             return self._refused(foreign), foreign
@@ -141,7 +159,8 @@ class Requests:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
         try:
-            session_data = await self._observed(call, UPDATE, self.session.update, call.ref, answers)
+            update = self.session.update
+            session_data = await self._observed(call, UPDATE, self._send, call, update, call.ref, answers)
         except SessionError as error:
             if _is_unknown(error):
                 return ev.UpdateRejected(keys=keys, message=error.remote_message)
@@ -155,6 +174,8 @@ class Requests:
                     retry_after_s=error.retry_after_s,
                 )
             return self._refused(error)
+        except DrivenElsewhereError:
+            raise
         except Exception as error:
             return self._refused(foreign_error("tasks/update", error, "resume the task"))
         return ev.UpdateAcknowledged(keys=keys, session_data=session_data)
@@ -168,7 +189,7 @@ class Requests:
 
         async def send() -> None:
             if isinstance(call.record.state, Observing):  # else a poll has found that it is over
-                await self._observed(call, CANCEL, self.session.cancel, call.ref)
+                await self._observed(call, CANCEL, self._send, call, self.session.cancel, call.ref)
 
         def may_go_again(error: SessionError) -> bool:
             # A server that wants to be left alone is not asked again before the time that it names. And a
@@ -196,9 +217,17 @@ class Requests:
                 why=str(error), now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s
             )
             return failed, told
+        except DrivenElsewhereError:
+            raise
         except Exception as error:
             return None, foreign_error("tasks/cancel", error, "resume the task")
         return ev.CancelAcknowledged(now=now()), None
+
+    async def _send(
+        self, call: LiveCall, send: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        await self._owning.confirm(call)
+        return await send(*args, **kwargs)
 
     async def ask(self, call: LiveCall, ask: Ask) -> ev.Event | None:
         """Put one question to the host.

@@ -35,6 +35,7 @@ from ..aio.uncut import is_being_cancelled, run_to_its_end
 from ..errors import (
     DrivenElsewhereError,
     InputUnansweredError,
+    JournalError,
     SessionError,
     TasksClientError,
 )
@@ -53,7 +54,7 @@ from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
 from .instructions import Instructions
-from .live_call import LiveCall, OnUpdate, overtaken
+from .live_call import LiveCall, OnUpdate, Theirs, overtaken
 from .observer import DRIVE, ObservedSteps
 from .prompts import Prompts
 from .push import Push
@@ -136,7 +137,7 @@ class Runner:
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look what becomes of the call, now and when told."""
         looks, is_followed = 0, False
-        while not (await self.store.take(call) or call.record.finished):
+        while not (await self.store.owning.take(call) or call.record.finished):
             call.followed = True
             call.publish()
             if not is_followed:
@@ -202,7 +203,7 @@ class Runner:
         assert send is not None, "a call that is not sent is not driven"
         keyed = call.record.idempotency_key is not None
         if keyed and not call.journaled:
-            standing = await self.store.claim(call)
+            standing = await self.store.owning.claim(call)
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
             if not call.ours:
@@ -242,7 +243,7 @@ class Runner:
         """Have what the server asks before it begins answered, or wait for a slot; then call again."""
         if call.next_send is None:
             call.due = math.inf
-            async with Prompts(call, self._requests, self.step, self._heed) as prompts:
+            async with Prompts(call, self._requests, self.store.owning, self.step, self._look) as prompts:
                 while isinstance(call.record.state, Gathering) and call.next_send is None and not call.over:
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)
@@ -265,7 +266,7 @@ class Runner:
             if not call.asks:
                 await self._poll_when_due(call)
                 continue
-            async with Prompts(call, self._requests, self.step, self._heed) as prompts:
+            async with Prompts(call, self._requests, self.store.owning, self.step, self._look) as prompts:
                 while not call.over and (call.asks or prompts.active):
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)
@@ -275,13 +276,14 @@ class Runner:
         """Wait until a call is due, or rung for. Instructions that others have left are heeded then."""
         if await call.wait_until_due(self._clock):
             return True
+        if isinstance(call.ownership, Theirs):
+            raise driven_elsewhere(call.record.tool)
         await self._heed(call)
         return False
 
     async def _poll_when_due(self, call: LiveCall) -> None:
         if await self._wait_until_due(call):
             await self.store.settle(call)  # what is being committed just now may put the poll off
-            await self.store.confirm(call)
             if call.due <= self._clock.monotonic():
                 await self.step(call, self._requests.tick())
 
@@ -309,6 +311,13 @@ class Runner:
         """
         for event in await self._instructions.read(call):
             await self.perform(call, _without_sends(await self.store.apply(call, event)))
+
+    async def _look(self, call: LiveCall) -> None:
+        """Do what others have left in the journal for a call, also if nobody has told of it yet."""
+        if call.journaled and not call.instructed:
+            with suppress(JournalError):
+                call.instructed = bool(await self.store.journal.instructions(call.record.record_id))
+        await self._heed(call)
 
     async def _heed(self, call: LiveCall) -> None:
         """Do what others have left in the journal for a call."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import anyio
 import anyio.lowlevel
 
-from ..errors import InputUnansweredError, OutcomeUnknownError, TasksClientError
+from ..errors import DrivenElsewhereError, InputUnansweredError, OutcomeUnknownError, TasksClientError
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering
@@ -48,6 +48,9 @@ class ToolCallAttempt:
         Returns:
             The event, and the error to tell the caller. A request that was cut is ``CallLost`` if it had
             left and ``CallRefused`` if it had not, each without an error.
+
+        Raises:
+            DrivenElsewhereError: Another client has taken the record. Nothing was sent.
         """
         try:
             with self._scope:
@@ -55,6 +58,8 @@ class ToolCallAttempt:
                 if isinstance(event, CallRefused) and not self.has_left:
                     event = replace(event, for_good=False)  # what was refused was to list the tools
                 return event, error
+        except DrivenElsewhereError:
+            raise  # nothing has left
         except Exception as error:
             return self._unanswered(), foreign_error("tools/call", error, "repeat the call")
         return self._unanswered(), None

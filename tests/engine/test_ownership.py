@@ -338,13 +338,13 @@ async def test_what_was_to_be_sent_before_another_client_had_the_call_is_not_sen
             updated_at=1.0,
         )
         call = LiveCall(record, Ours(0, 0))
-        await ours.claim(call)
+        await ours.owning.claim(call)
         call.next_send = SendCall()
         await ours.release(call)
         taken = theirs.live_of(call.record)
-        assert await theirs.take(taken)
+        assert await theirs.owning.take(taken)
         await theirs.release(taken)
-        assert await ours.take(call)
+        assert await ours.owning.take(call)
         assert call.next_send is None
         await ours.close()
         await theirs.close()

@@ -8,13 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import psutil
 import pytest
 
@@ -108,17 +109,30 @@ def test_of_another_host_or_container_nothing_is_seen_and_a_restart_ends_all(
 
 
 class Owners(MemoryJournal):
-    """Knows the owners and leases that it is given, and takes its time to say so."""
+    """Knows the owners and leases that it is given, and may take its time to say so."""
 
-    def __init__(self, leases: dict[str, Lease | None], clock: ManualClock | None = None) -> None:
+    def __init__(self, leases: dict[str, Lease | None]) -> None:
         super().__init__()
         self._given = leases
-        self._clock = clock
+        self.read: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
+        """What happens between a look and its reply."""
 
     async def owners(self, *names: str) -> dict[str, Lease | None]:
-        if self._clock is not None:
-            await self._clock.advance(LEASE_S + 10)
-        return {name: self._given[name] for name in names}
+        found = {name: self._given[name] for name in names}
+        await self.read()
+        return found
+
+
+class Shared(MemoryJournal):
+    """A journal that hosts share."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._shown = clock.time
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return self._shown
 
 
 async def is_gone(ours: ProcessLease, owner: str, lease: Lease | None) -> bool:
@@ -176,16 +190,86 @@ async def test_whoever_looks_on_goes_by_its_own_time() -> None:
 
 
 @requirement("law:5")
-async def test_a_lease_counts_from_when_it_was_read_and_not_from_when_somebody_set_out_to_read_it() -> None:
-    """As in a process that is suspended between its clock and the journal."""
+async def test_a_look_that_took_longer_than_a_renewal_is_repeated() -> None:
+    """As in a process that is suspended between the journal's reply and its own next line."""
     clock = ManualClock(NOW)
     ours, _ = joined(clock)
-    renewed_at = NOW + LEASE_S + 5
-    lease = lease_of(os.getpid(), host="elsewhere", renewed_at=renewed_at, expires_at=renewed_at + LEASE_S)
-    assert await ours.gone(Owners({"lease/1": lease}, clock), "lease/1") == set()
-    assert not await is_gone(ours, "lease/1", lease)
+    lease = lease_of(os.getpid(), host="elsewhere")
+    journal = Owners({"lease/1": lease})
+
+    async def suspended() -> None:
+        journal.read = anyio.lowlevel.checkpoint
+        await clock.advance(LEASE_S + 10)
+        journal._given["lease/1"] = replace(
+            lease, renewed_at=clock.time() - 5, expires_at=clock.time() - 5 + LEASE_S
+        )
+
+    journal.read = suspended
+    assert await ours.gone(journal, "lease/1") == set()
+    await clock.advance(LEASE_S + 0.1)
+    assert await ours.gone(journal, "lease/1") == {"lease/1"}
+
+
+@requirement("law:5")
+async def test_of_a_journal_that_is_slower_than_renewals_nobody_is_said_to_be_gone() -> None:
+    clock = ManualClock(NOW)
+    ours, _ = joined(clock)
+    journal = Owners({"lease/1": lease_of(os.getpid(), host="elsewhere")})
+    looks = 0
+
+    async def slow() -> None:
+        nonlocal looks
+        looks += 1
+        await clock.advance(LEASE_S + 10)
+
+    journal.read = slow
+    assert await ours.gone(journal, "lease/1") == set()
+    assert looks == 3
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("is_shared", [True, False], ids=["hosts share the journal", "one machine"])
+async def test_another_boot_of_a_host_of_this_name_is_dead_only_where_no_other_host_can_be_meant(
+    is_shared: bool,
+) -> None:
+    """Machines that were cloned have equal names, as have the first containers of several hosts."""
+    clock = ManualClock(NOW)
+    journal = Shared(clock) if is_shared else MemoryJournal()
+    ours, _ = ProcessLease.join(journal, Environment(clock=clock))
+    lease = lease_of(os.getpid(), boot="another")
+    assert await is_gone(ours, "lease/1", lease) is not is_shared
+    assert ours.is_watched is is_shared
     await clock.advance(LEASE_S + 0.1)
     assert await is_gone(ours, "lease/1", lease)
+
+
+@requirement("law:5")
+async def test_a_lease_that_was_extended_counts_whatever_was_seen_before() -> None:
+    """As by a database that was down, and lets each lease last its whole time again from its start."""
+    clock = ManualClock(NOW)
+    ours, _ = ProcessLease.join(Shared(clock), Environment(clock=clock))
+    lease = lease_of(os.getpid(), host="elsewhere")
+    assert not await is_gone(ours, "lease/1", lease)
+    await clock.advance(LEASE_S + 30)
+    extended = replace(lease, expires_at=clock.time() + LEASE_S - 1)
+    assert not await is_gone(ours, "lease/1", extended)
+    await clock.advance(LEASE_S - 1.5)
+    assert not await is_gone(ours, "lease/1", extended)
+    await clock.advance(1)
+    assert await is_gone(ours, "lease/1", extended)
+
+
+@requirement("law:5")
+async def test_a_client_that_knows_the_journal_by_another_address_lives_too() -> None:
+    """As of two PostgresJournals of one schema, whose addresses differ by a word."""
+    clock = ManualClock(NOW)
+    ours, _ = joined(clock)
+    theirs, other = joined(clock)
+    assert ours is not theirs
+    lease = lease_of(os.getpid(), lease_id=other.rpartition("/")[0], started=Process.current().started)
+    assert not await is_gone(ours, other, lease)
+    theirs.leave(other)
+    assert await is_gone(ours, other, lease)
 
 
 @requirement("law:5")
@@ -326,6 +410,40 @@ async def test_a_host_whose_lease_had_lapsed_polls_no_more_what_another_has_take
             assert polls(session, "task-2") >= 9
             assert not taken.done
             assert not kept.done
+
+
+@requirement("law:5")
+async def test_a_lease_is_renewed_after_the_wall_clock_was_set_back() -> None:
+    """Else its end lies hours ahead, and a process that dies leaves its calls to nobody for so long."""
+    journal, clock = Counting(), ManualClock()
+    async with client_of(journal, clock, calls=[working("task-1", poll_interval_ms=600_000)]) as client:
+        await client.start_tool("tool")
+        clock.jump(-7200)
+        await journal.pass_time(clock, 1)
+        assert journal.stored == 2
+        (lease,) = rows_in_memory(journal, "SELECT expires_at FROM leases")
+        assert lease[0] <= clock.time() + LEASE_S
+
+
+class NeverRenewing(Counting):
+    """A journal of somebody else, which does not renew what it was asked to."""
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        pass
+
+
+@requirement("law:5")
+async def test_a_lease_that_is_about_to_run_out_is_stored_anew_before_anything_is_owned() -> None:
+    journal, clock = NeverRenewing(), ManualClock()
+    calls = [working(f"task-{number}", poll_interval_ms=600_000) for number in range(3)]
+    async with client_of(journal, clock, calls=calls) as client:
+        await client.start_tool("tool")
+        await clock.advance(LEASE_S / 3)
+        await client.start_tool("tool")
+        assert journal.stored == 1
+        await clock.advance(LEASE_S * 2 / 3 - 1)
+        await client.start_tool("tool")
+        assert journal.stored == 2
 
 
 @requirement("law:1", "law:5")

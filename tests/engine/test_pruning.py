@@ -163,7 +163,7 @@ async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_
         handle = await client.start_tool("tool", idempotency_key="slow")
         await world.clock.advance(2)
         call = store.live[handle.reference["record_id"]]
-        await store.take(call)
+        await store.owning.take(call)
         await store.release(call, to_process=True)
         world.clock.jump(30 * DAY_S)
         assert await client.prune(0) == 0

@@ -15,10 +15,12 @@ from mcp_types import PROTOCOL_VERSION_META_KEY, ElicitResult
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.live_call import LiveCall, Ours
+from mcp_tasks_client.engine.owning import Owning
 from mcp_tasks_client.engine.requests import Requests
 from mcp_tasks_client.engine.tool_result import read_result
 from mcp_tasks_client.hosts.host_call import read_host_call
 from mcp_tasks_client.hosts.host_calls import HostCalls, make_engine
+from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask, SendCall
 from mcp_tasks_client.machine.events import TaskCreated
@@ -77,7 +79,8 @@ class NoTaker:
 async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -> None:
     inputs, environment = Asked(), Environment()
     session = ScriptedSession(calls=[working(TASK)])
-    requests = Requests(session, inputs, NoTaker(), environment)
+    owning = Owning(GuardedJournal(MemoryJournal()), environment)
+    requests = Requests(session, inputs, NoTaker(), owning, environment)
     record = TaskRecord(
         record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
     )

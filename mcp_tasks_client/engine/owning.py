@@ -1,0 +1,365 @@
+"""Ownership of records: only the owner of a call writes its record, and sends requests and questions for it.
+
+Writes have a fence in the journal: a write with an old fence is refused. Requests and questions leave the
+process without passing the journal, so that this module is their fence:
+
+- while the lease of this process lasts by its own clock, no other process takes its calls;
+- once the lease has run out, the journal is asked before each request whether the call is still ours, which
+  reads the fence and writes nothing, and no question is before a person until the lease is renewed.
+
+A journal of one machine, whose processes see each other, has nobody who goes by a lease. Polls go on there.
+
+One window is left: a process that is suspended after the check and before its request has reached the network
+sends that request when it goes on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..aio.uncut import run_to_its_end
+from ..errors import DrivenElsewhereError, JournalError
+from ..journal.base import Taken
+from ..journal.guarded import GuardedJournal
+from ..journal.row import driven_elsewhere
+from ..machine import events as ev
+from ..machine.record import Scope, TaskRecord
+from ..machine.states import Calling, Gathering
+from ..policy import growing_delay
+from . import observer
+from .call_log import log_doubt
+from .environment import Environment
+from .live_call import LiveCall, Nobody, Ours, Theirs, Turn, forgotten, overtaken
+from .process_lease import ProcessLease
+
+__all__ = ["REPLIES", "Owning"]
+
+REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, ev.InputAsked, ev.TaskCreated)
+"""The replies to ``tools/call``."""
+
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+"""Seconds between two times that a journal is asked which cannot be read: twice as many each time."""
+
+_SHORTEST_WAIT_S: Final = 0.01
+_LONGEST_WAIT_S: Final = 10.0
+"""Seconds between two looks at the lease while a question is before the host. The event loop's clock may
+stand still while the machine is suspended."""
+
+_STALE_S: Final = 1.0
+"""Seconds that the journal may take to confirm a call whose lease has run out. A longer look is repeated."""
+
+
+class Owning:
+    """The records that one client owns.
+
+    Attributes:
+        owner: The name of the client in the journal.
+        lease: The lease of its process.
+    """
+
+    def __init__(self, journal: GuardedJournal, environment: Environment) -> None:
+        self._journal = journal
+        self._clock = environment.clock
+        self._observed = observer.ObservedSteps(environment.observer)
+        self.lease, self.owner = ProcessLease.join(journal, environment)
+        # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
+        # holds nothing but the names: a clock of the host's may know who keeps this alive.
+        weakref.finalize(self, self.lease.owners.discard, self.owner).atexit = False
+
+    # ── before a request, and before a question ───────────────────────────────────────────────
+
+    def is_in_doubt(self, call: LiveCall) -> bool:
+        """Whether another process may have taken a call that is ours as far as is known here."""
+        owned = call.ownership
+        return isinstance(owned, Ours) and call.journaled and not self.lease.vouches_for(owned.tenure)
+
+    async def confirm(self, call: LiveCall) -> None:
+        """Return when no other process drives a call: at once, unless it is in doubt.
+
+        As long as the journal cannot be read, the caller waits: the other processes go by the lease alone.
+
+        Raises:
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        failures = 0
+        while self.is_in_doubt(call):
+            seen, tenure, began = call.ownership, self.lease.tenure, self._clock.elapsed()
+            assert isinstance(seen, Ours)
+            record: TaskRecord | None = call.record
+            try:
+                record = await self._journal.by_id(call.record.record_id)
+            except JournalError as error:
+                if self.lease.is_watched:  # else the other processes of this machine see that this one lives
+                    failures += 1
+                    call.count_poll(error)
+                    if failures == 1:
+                        log_doubt(call.record, error)
+                    await self._clock.sleep(growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S))
+                    continue
+            if call.ownership is not seen:
+                continue  # it was released, saved or taken again meanwhile
+            if record is None or record.fence > seen.fence:
+                call.ownership, call.next_send = Theirs(), None
+                raise driven_elsewhere(call.record.tool)
+            call.ownership = replace(seen, tenure=tenure)
+            if self._clock.elapsed() - began <= _STALE_S:
+                return  # also if the lease has run out: it stands in the journal that nobody has the call
+
+    async def wait_until_sure(self, call: LiveCall) -> None:
+        """Return when no other process can take a call: the lease lasts, and the call was confirmed.
+
+        Raises:
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        while self.is_in_doubt(call):
+            await self.confirm(call)
+            if self.is_in_doubt(call):
+                await self._clock.sleep(_LONGEST_PAUSE_S)
+
+    async def wait_for_doubt(self, call: LiveCall) -> None:
+        """Return when another process may take a call, because the lease was not renewed in time."""
+        while not self.is_in_doubt(call):
+            await self._clock.sleep(max(_SHORTEST_WAIT_S, min(self.lease.left_s, _LONGEST_WAIT_S)))
+
+    # ── writing under the fence ───────────────────────────────────────────────────────────────
+
+    async def enrol(self) -> None:
+        """Have the lease of this process in the journal, and renewed, before anything is owned.
+
+        Raises:
+            JournalError: It could not be stored.
+        """
+        if self.lease.is_short:
+            await self._observed(None, observer.ENROL, self.lease.enrol, self._journal)
+        # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
+        self._journal.keep_renewing(self.lease)
+
+    async def save(
+        self,
+        call: LiveCall,
+        record: TaskRecord,
+        point: observer.Point,
+        *,
+        new: bool = False,
+        new_owner: str | None = None,
+        heeded: str | None = None,
+    ) -> TaskRecord:
+        """Store the record of a call, if it is one that is kept. Returns it as it was stored.
+
+        Args:
+            call: In its turn.
+            record: As it is to be.
+            point: Of the step.
+            new: Another client may be storing it at this moment.
+            new_owner: The owner of a record that is released.
+            heeded: See :meth:`Journal.save`.
+
+        Raises:
+            JournalError: It could not be stored.
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        owned = call.ownership
+        owner = self.owner if isinstance(owned, Ours) else new_owner
+        record = replace(record, owner=owner, updated_at=self._clock.time())
+        # A plain call without a key costs no commit; its first is the one that holds a task ID.
+        if record.kept:
+            await self.enrol()
+            tenure = self.lease.tenure
+            if new:
+                standing = await self._observed(call, point, self._journal.claim, record)
+                if (standing.owner, standing.fence) != (record.owner, record.fence):
+                    raise driven_elsewhere(call.record.tool)
+            else:
+                await self._observed(
+                    call, point, self._journal.save, record, known=call.journaled, heeded=heeded
+                )
+            call.journaled = True
+            if call.ownership is owned and isinstance(owned, Ours) and owned.tenure != tenure:
+                call.ownership = replace(owned, tenure=tenure)  # the journal has compared the fence
+        return record
+
+    # ── taking and releasing ──────────────────────────────────────────────────────────────────
+
+    async def claim(self, call: LiveCall) -> TaskRecord:
+        """Journal the intent of a keyed call, or find the call that the key stands for.
+
+        Returns:
+            The record that stands in the journal. If it is the call's own, this client owns the call.
+        """
+        return await run_to_its_end(self._claim, call)
+
+    async def _claim(self, call: LiveCall) -> TaskRecord:
+        async with Turn(call):
+            record = replace(call.record, owner=self.owner, updated_at=self._clock.time())
+            await self.enrol()
+            tenure = self.lease.tenure
+            standing = await self._observed(call, observer.CLAIM, self._journal.claim, record)
+            if (standing.record_id, standing.fence, standing.owner) == (
+                record.record_id,
+                record.fence,
+                record.owner,
+            ):
+                call.record, call.ownership, call.journaled = record, Ours(record.fence, tenure), True
+            else:
+                call.ownership = Theirs()
+            return standing
+
+    async def take(self, call: LiveCall) -> bool:
+        """Become the owner of a call, unless another client owns it that is not gone.
+
+        Returns:
+            Whether this client owns the call. Its record is then the one in the journal.
+
+        Raises:
+            OvertakenError: The journal has no record of the call, which had no task yet: another client has
+                taken it back.
+            JournalError: Another client has brought it to its end, and it was forgotten.
+        """
+        while not call.ours:
+            # To its end: cut in two, the journal would name us as the owner, ``call.ownership`` would not.
+            await run_to_its_end(self._take, call)
+            if isinstance(call.ownership, Theirs):
+                return False
+        return True  # a driver that was leaving has released it in between, and then it is taken once more
+
+    async def _take(self, call: LiveCall) -> None:
+        async with Turn(call):
+            await self.enrol()
+            tenure = self.lease.tenure
+            taken = await self._observed(call, observer.TAKE, self._take_if_free, call.record.record_id)
+            if taken is not None:
+                self._note_taken(call, taken, tenure)
+            elif not call.journaled or any(isinstance(event, REPLIES) for event in call.uncommitted):
+                call.ownership, call.journaled = Ours(call.record.fence, tenure), False
+            elif isinstance(call.record.state, Calling | Gathering):
+                raise overtaken(call)
+            else:
+                raise forgotten(call)
+
+    async def _take_if_free(self, record_id: str) -> Taken | None:
+        taken = await self._journal.take(record_id, self.owner)
+        if taken is None or taken.record.owner in (None, self.owner):
+            return taken
+        gone = await self.lease.gone(self._journal, taken.record.owner)
+        return await self._journal.take(record_id, self.owner, gone) if gone else taken
+
+    async def take_free(
+        self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
+    ) -> tuple[Sequence[Taken], int]:
+        """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
+
+        Args:
+            scope: Endpoint and principal.
+            application: Its records are taken besides those of no application.
+            limit: Records, at most.
+            leave: The ``record_id`` of records that are left alone.
+
+        Returns:
+            All such records that this client owns, oldest first, and the tenure for :meth:`note_free`.
+        """
+        while True:
+            await self.enrol()
+            tenure = self.lease.tenure
+            gone = await self.lease.gone(self._journal)
+            taken = await self._observed(
+                None,
+                observer.TAKE_PENDING,
+                self._journal.take_pending,
+                scope,
+                self.owner,
+                gone,
+                application=application,
+                limit=limit,
+                leave=leave,
+            )
+            if self.lease.vouches_for(tenure):
+                return taken, tenure
+            # This process was suspended meanwhile. Others may have brought these calls to their ends.
+
+    async def note_free(self, call: LiveCall, taken: Taken, tenure: int) -> None:
+        """Note that this client owns a record, unless more is known of it here.
+
+        A call that was being released just then is taken by itself, when it is driven again.
+        """
+        async with Turn(call):
+            if _fence_of(call) < taken.record.fence and call.record.fence <= taken.record.fence:
+                self._note_taken(call, taken, tenure)
+
+    def _note_taken(self, call: LiveCall, taken: Taken, tenure: int) -> None:
+        """Note the journal's answer to the wish to own a record.
+
+        ``tenure`` is that of our lease before the journal was asked.
+        """
+        record = taken.record
+        if record.owner != self.owner:
+            call.ownership, call.record = Theirs(), record
+            return
+        # Each who takes a record raises its fence by one.
+        nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
+        if nobody_had_it_since:
+            # The journal has no unchanged polls, so that our own record may be the newer one.
+            call.record = replace(call.record, owner=record.owner, fence=record.fence)
+            call.due_is_exact = True
+        else:
+            call.record = record
+            call.due_is_exact = taken.before is None
+            call.next_send = None  # it was to be sent as things stood before
+        call.ownership, call.journaled = Ours(record.fence, tenure), True
+
+    async def release(self, call: LiveCall, *, to_process: bool = False) -> bool:
+        """Give up ownership in the journal, with the state of the call. Not cut in two.
+
+        Returns:
+            Whether the record was ours.
+
+        Raises:
+            JournalError: It could not be written, and the record is still ours.
+        """
+        async with Turn(call):
+            before = call.ownership
+            if not isinstance(before, Ours):
+                return False
+            call.ownership = Nobody(ours_until=before.fence)
+            new_owner = self.lease.name_for_process(self.owner) if to_process else None
+            try:
+                call.record = await self.save(call, call.record, observer.RELEASE, new_owner=new_owner)
+            except DrivenElsewhereError:
+                call.ownership = Theirs()
+                return False
+            except JournalError:
+                call.ownership = before
+                raise
+            return True
+
+    async def is_driven(self, record: TaskRecord) -> bool:
+        """Whether the owner of a record lives. An owner in this process lives while its client is open.
+
+        Raises:
+            JournalError: The leases could not be read.
+        """
+        owner = record.owner
+        return owner is not None and not await self.lease.gone(self._journal, owner)
+
+    async def leave(self) -> None:
+        """Release all that is ours. With the last client of this process the lease is given up.
+
+        Raises:
+            JournalError: The journal could not be written.
+        """
+        names = self.lease.leave(self.owner)
+        await self._observed(None, observer.LEAVE, self._journal.release, *names)
+
+
+def _fence_of(call: LiveCall) -> int:
+    """The fence under which a call is, or was, ours; -1 if it never was."""
+    match call.ownership:
+        case Ours(fence=fence):
+            return fence
+        case Nobody(ours_until=fence) if fence is not None:
+            return fence
+        case _:
+            return -1
