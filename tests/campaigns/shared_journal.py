@@ -62,6 +62,7 @@ class ProcessJournal(Journal):
         fences: The fence of each record as it was stored last; shared by all processes.
         hears_late: It hears of what other processes leave as late as a journal may, for which
             :meth:`write_now_and_then` has to run.
+        shown: The clock that all go by who share the journal; ``None`` if each goes by its own.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class ProcessJournal(Journal):
         fences: dict[str, int] | None = None,
         *,
         hears_late: bool = False,
+        shown: Callable[[], float] | None = None,
     ) -> None:
         self._records = records
+        self._shown = shown
         self._clock = clock
         self._trouble = trouble
         self._watch = watch
@@ -89,6 +92,10 @@ class ProcessJournal(Journal):
     @property
     def identity(self) -> Hashable:
         return id(self._records)
+
+    @property
+    def clock(self) -> Callable[[], float] | None:
+        return self._shown
 
     async def write_now_and_then(self) -> None:
         """What a journal does of its own accord.

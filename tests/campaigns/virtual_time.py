@@ -34,7 +34,11 @@ class WorldClock(Clock):
         self._order = itertools.count()
 
     def time(self) -> float:
-        return 1_800_000_000.0 + self.now + self.offset
+        return self.true_time() + self.offset
+
+    def true_time(self) -> float:
+        """The time that no wall clock shows which was set."""
+        return 1_800_000_000.0 + self.now
 
     def monotonic(self) -> float:
         return self.now

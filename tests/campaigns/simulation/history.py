@@ -622,10 +622,9 @@ class History:
         is stored is stored by the wall clock. A process that was suspended may still send the poll that it
         was about to send. What a reply says is lost with the process that got it.
         """
-        late = any(process.late for process in self.processes)
         return (
-            self.plan.clocks_jump
-            or late
+            (self.plan.clocks_jump and not self.plan.blind)
+            or any(process.wakes_at == poll.at for process in self.processes)
             or poll.task_id in self.lost_replies
             or self._was_just_cancelled(poll)
             or poll.at >= self._expires_at(poll.task_id)

@@ -201,6 +201,7 @@ class Process(Observer):
             history,
             history.fences,
             hears_late=history.plan.hears_late,
+            shown=history.clock.true_time if history.plan.blind else None,
         )
         if history.plan.retention_s is not None:
             self.journal.retention_s = history.plan.retention_s
@@ -265,6 +266,16 @@ class Process(Observer):
                     history.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
         finally:
             self._die()
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is suspended."""
+        return not self.clock.awake.is_set()
+
+    @property
+    def wakes(self) -> bool:
+        """Whether it goes on at this moment after a suspension: in the middle of any line."""
+        return self.history.clock.now == self.wakes_at
 
     def begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Begin something that lasts no longer than the process."""
@@ -598,13 +609,16 @@ class Process(Observer):
     def sends(self, task_id: str, what: str) -> None:
         """It is about to send something of a task, which only its owner may."""
         owner = self.history.owner_of(task_id)
-        if owner is not self and not self.late:
+        if owner is not self:
             self.history.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
-        """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
+        """It is about to do something that nobody wants of a cancelled task.
+
+        A process that was suspended may still do what it was about to do.
+        """
         wished_at = self.history.wished.get(task_id or "", math.inf)
-        if self.history.clock.now > wished_at and not self.late:
+        if self.history.clock.now > wished_at and not self.wakes:
             self.history.break_("on after a cancel", f"process {self.pid} {what} of {task_id}")
 
     async def ask(self, context: Any, params: Any) -> Any:
@@ -613,16 +627,16 @@ class Process(Observer):
         self.not_after_a_cancel(task_id, f"asks {key}")
         history.moment("asked", context.tool)
         # What was answered while it was suspended, it has not heard of when it wakes.
-        wakes = history.clock.now == self.wakes_at and key in history.left
+        wakes = self.wakes and key in history.left
         if key in history.committed and not wakes:
             history.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
         heard_at = history.left.get(key, math.inf) + (LOOK_S if history.plan.hears_late else 0.0)
-        if heard_at < history.clock.now and not (self.late or wakes):
+        if heard_at < history.clock.now and not wakes:
             history.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
         other = history.prompts.get(key)
         if other is self:
             history.break_("asked twice at once", f"{key} by process {self.pid}")
-        if other not in (None, self) and not other.late and not self.late:
+        if other not in (None, self) and not (other.sleeps or other.wakes or self.wakes):
             history.break_("asked by two at once", f"{key} by {other.pid} and {self.pid}")
         history.prompts[key] = self
         history.tell(f"process {self.pid} asks {key}")
@@ -634,7 +648,7 @@ class Process(Observer):
             history.outrun(self)
             await self._sleep(history.plan.answer_s)
             self.not_after_a_cancel(task_id, f"goes on asking {key}")
-            if history.committed.get(key, math.inf) < history.clock.now and not self.late:
+            if history.committed.get(key, math.inf) < history.clock.now and not self.wakes:
                 history.break_(
                     "not withdrawn", f"{key} by process {self.pid}, after it was answered elsewhere"
                 )
