@@ -738,6 +738,27 @@ def whoever_takes_a_call_up_does_not_read_what_was_left() -> Parts:
     return Parts(journal=ReadsLater)
 
 
+@mutant
+def a_host_whose_lease_has_run_out_goes_on() -> Parts:
+    return Parts(patched=partial(replaced, "is a call in doubt", lambda owning, call: False))
+
+
+@mutant
+def a_question_stands_though_the_lease_has_run_out() -> Parts:
+    async def never(owning: object, call: object) -> None:
+        await anyio.sleep_forever()
+
+    return Parts(patched=partial(replaced, "wait until a call is in doubt", never))
+
+
+@mutant
+def a_question_is_put_without_a_look_for_its_answer() -> Parts:
+    async def nothing(runner: object, call: object) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    return Parts(patched=partial(replaced, "look for instructions before a question", nothing))
+
+
 def _insisting(*, on_cancelled: bool) -> Parts:
     """A callback goes on asking though it is cancelled: of a task that is being cancelled, or of others."""
 

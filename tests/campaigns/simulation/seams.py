@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 from mcp_tasks_client.engine import prompts
 from mcp_tasks_client.engine.endpoint import Endpoint
+from mcp_tasks_client.engine.owning import Owning
+from mcp_tasks_client.engine.runner import Runner
 from mcp_tasks_client.hosts.host_calls import make_engine
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.questions.callbacks import Callbacks
@@ -19,6 +21,10 @@ PRIVATE: Final[dict[str, tuple[object, str]]] = {
     # The machine emits the questions of a snapshot in one step, and the host sees one callback at a time. The
     # engine orders them in between, where a client, a session, a journal and an observer see nothing.
     "the method of the questions that are put one after another": (prompts, "_ELICITATION"),
+    # Requests and questions leave the process without passing the journal.
+    "is a call in doubt": (Owning, "is_in_doubt"),
+    "wait until a call is in doubt": (Owning, "wait_for_doubt"),
+    "look for instructions before a question": (Runner, "_look"),
 }
 """The private names that mutants replace, each by a description: the module or class, and the name in it."""
 
