@@ -60,6 +60,7 @@ class ProcessJournal(Journal):
         trouble: Lets writes fail.
         watch: Told what each write does to a record.
         fences: The fence of each record as it was stored last; shared by all processes.
+        away: Lets reads and writes fail.
         hears_late: It hears of what other processes leave as late as a journal may, for which
             :meth:`write_now_and_then` has to run.
         shown: The clock that all go by who share the journal; ``None`` if each goes by its own.
@@ -73,11 +74,13 @@ class ProcessJournal(Journal):
         watch: Watch | None = None,
         fences: dict[str, int] | None = None,
         *,
+        away: Trouble = lambda: None,
         hears_late: bool = False,
         shown: Callable[[], float] | None = None,
     ) -> None:
         self._records = records
         self._shown = shown
+        self._away = away
         self._clock = clock
         self._trouble = trouble
         self._watch = watch
@@ -106,7 +109,7 @@ class ProcessJournal(Journal):
             await self._clock.sleep(LOOK_S)
             self._tell(self._instructed.copy())
             self._instructed.clear()
-            if self._trouble() is None:
+            if self._trouble() is None and self._away() is None:
                 self._flush()
                 for source in list(self._sources):
                     lease = source.due()
@@ -258,6 +261,9 @@ class ProcessJournal(Journal):
         await self._clock.pass_on()
         if not self._users:
             raise JournalError("the journal is not open")
+        trouble = self._away()
+        if trouble is not None:
+            raise trouble
 
     async def _write(self) -> None:
         await self._read()

@@ -79,6 +79,7 @@ class History:
             Random(f"what is dropped in in {seed}"),
             Random(f"what comes from outside in {seed}"),
             Random(f"what is taken up in {seed}"),
+            Random(f"who is parted from the journal in {seed}"),
         )
         self.clock = WorldClock()
         self.journal = journal or parts.disk()

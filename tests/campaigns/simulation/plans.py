@@ -180,6 +180,9 @@ class Plan:
     hears_late: bool = False
     """Whether seconds pass until a process hears of what another one has left for it."""
 
+    partings: list[tuple[float, float, int]] = field(default_factory=list)
+    """From when to when which process reaches the server and not the journal."""
+
     adopt_limit: int | None = None
     """How many calls a process takes up at once that adopts."""
 
@@ -196,11 +199,15 @@ class Plan:
         return bool(self.prunes) or self.retention_s is not None
 
 
-def plan(random: Random, tells: Random, drops: Random, outside: Random, adopts: Random) -> Plan:
+def plan(
+    random: Random, tells: Random, drops: Random, outside: Random, adopts: Random, parts: Random
+) -> Plan:
     """A history. Drawn apart are what the server tells by itself, which calls are dropped in, who answers
-    from outside, and who takes up what.
+    from outside, who takes up what, and who is parted from the journal.
     """
     drawn = _plan(random, draw_telling(tells, CHAOS_S))
+    if parts.random() < 0.1:
+        _part(parts, drawn)
     for intent in drawn.intents:
         if not (intent.keyed or intent.plain or intent.first_keys) and drops.random() < 0.5:
             intent.dropped_in, intent.cancel = True, None  # there is no handle to cancel it by
@@ -242,6 +249,22 @@ def _lengthen(random: Random, intent: Intent, processes: int) -> None:
     intent.steps = tuple(steps)
     intent.terms["poll_interval_ms"] = random.choice([5000, 10_000, 10_000, 60_000])
     intent.first = random.randrange(processes)
+
+
+def _part(random: Random, drawn: Plan) -> None:
+    """Have the first process lose the journal for longer than a lease, and let little else happen."""
+    drawn.blind, drawn.fault_rate = True, 0.0
+    drawn.kills, drawn.point_kills, drawn.suspensions, drawn.jumps, drawn.disk = [], {}, [], [], []
+    at = random.uniform(2.0, 10.0)
+    drawn.partings = [(at, at + random.uniform(35.0, 60.0), 0)]
+    drawn.lives = [0.0, at + random.uniform(1.0, 30.0)]
+    drawn.answer_s = random.choice([0.0, 20.0, 60.0])
+    for intent in drawn.intents:
+        if not intent.plain:
+            *before, last = intent.steps
+            intent.steps = (*before, work(random.choice([20.0, 60.0])), last)
+            intent.terms["poll_interval_ms"] = random.choice([3000, 5000])
+            intent.first = 0
 
 
 def _plan(random: Random, told: Telling) -> Plan:

@@ -200,6 +200,7 @@ class Process(Observer):
             self._trouble,
             history,
             history.fences,
+            away=self._is_parted,
             hears_late=history.plan.hears_late,
             shown=history.clock.true_time if history.plan.blind else None,
         )
@@ -763,6 +764,14 @@ class Process(Observer):
         if not self.last and self.history.plan.point_kills.get(self.pid - 1) == self.points:
             self.kill()
             raise KilledError(point)
+
+    def _is_parted(self) -> JournalError | None:
+        for start, end, number in self.history.plan.partings:
+            if number == self.number and start <= self.history.clock.now < end:
+                self.history.disk_failed = self.late = True
+                self.history.lose_replies()
+                return JournalError("the database cannot be reached")
+        return None
 
     def _trouble(self) -> JournalError | None:
         for start, end, what in self.history.plan.disk:
