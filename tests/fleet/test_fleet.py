@@ -14,7 +14,7 @@ import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client import PostgresJournal, TasksClient
+from mcp_tasks_client import Inbox, PostgresJournal, TasksClient
 from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.engine import runner
 from mcp_tasks_client.engine.environment import Environment
@@ -193,6 +193,25 @@ def stored(postgres: str, schema: str) -> list[Any]:
         return connection.execute(
             f"SELECT record_id, owner, fence, state, delivered_at FROM {schema}.records ORDER BY 1".encode()
         ).fetchall()
+
+
+@requirement("law:5")
+async def test_two_machines_of_one_name_leave_each_others_calls_alone(postgres: str, schema: str) -> None:
+    """As the first containers of two hosts, or machines that were cloned."""
+
+    def client(boot: str, task_id: str) -> TasksClient:
+        session = ScriptedSession(calls=[working(task_id, poll_interval_ms=600_000)])
+        environment = Environment(process=replace(Process.current(), boot=boot))
+        return TasksClient(session, journal=journal_of(postgres, schema), environment=environment)
+
+    with anyio.fail_after(LIMIT_S):
+        async with client("a", "task-1") as first, client("b", "task-2") as second:
+            await first.start_tool("tool")
+            await second.start_tool("tool")
+            for one, own in ((first, "task-1"), (second, "task-2")):
+                assert [handle.task_id for handle in await one.resume()] == [own]
+            async with Inbox(journal_of(postgres, schema)) as inbox:
+                assert [await inbox.is_driven(one) for one in await inbox.records()] == [True, True]
 
 
 class Ahead(SystemClock):
