@@ -511,6 +511,17 @@ async def test_an_error_of_the_server_means_the_same_on_each_way(
     assert f"{method} was answered with JSON-RPC error {code}: 'The words of the server'." in str(error)
 
 
+@ways_and(*METHODS, without="memory")  # whose errors are no JSON
+async def test_an_error_code_that_a_gateway_has_written_as_a_float_is_that_code(
+    opened: Opened, server: CurrentServer, method: str
+) -> None:
+    server.replies[method] = Fault(cast("int", -32602.0), "no")
+    async with opened() as session:
+        with pytest.raises(SessionError) as caught:
+            await send(session, method)
+    assert (caught.value.code, caught.value.not_executed) == (-32602, True)
+
+
 @ways_and(*TASK_METHODS)
 async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
     opened: Opened, server: CurrentServer, method: str

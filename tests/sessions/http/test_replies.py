@@ -128,7 +128,7 @@ async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
         assert (await session.get(REF)).task.task_id == "t"
     (told,) = caplog.messages
     assert session.endpoint in told
-    server.answers("tasks/get", events(f"data: {stray}\n\n"))
+    server.answers("tasks/get", events(2 * f"data: {stray}\n\n"))
     assert type(await fail_to_get(session)) is ConnectionLostError
 
 
