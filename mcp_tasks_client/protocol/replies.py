@@ -9,7 +9,7 @@ from mcp_types import INTERNAL_ERROR
 
 from . import JSONObject, MalformedError
 from .integers import read_integer
-from .task import UNKNOWN, Task, read_task
+from .task import LONGEST_STATE, UNKNOWN, Task, read_state, read_task
 from .text import is_encodable
 
 __all__ = [
@@ -83,7 +83,9 @@ def read_call_reply(raw: object) -> CallReply:
         case "input_required":
             requests, state = raw.get("inputRequests"), raw.get("requestState")
             requests = requests if isinstance(requests, dict) else {}
-            state = state if isinstance(state, str) else None
+            if isinstance(state, str) and read_state(state) is None:
+                raise MalformedError(f"a requestState of more than {LONGEST_STATE} characters")
+            state = read_state(state)
             if not requests and state is None:
                 raise MalformedError("input_required without inputRequests and without requestState")
             return InputRequired(requests, state)
