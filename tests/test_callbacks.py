@@ -42,6 +42,7 @@ from mcp_tasks_client.aio.host_code import was_cancelled_from_inside
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.answers import note_pattern
 from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
 
 from ._requirements import requirement
@@ -536,6 +537,25 @@ async def test_an_accepted_form_that_does_not_match_is_never_sent_and_the_messag
     assert problem in str(error)
     assert str(error).endswith("validate before you accept")
     assert "hunter2" not in str(error), "an answer of a person is never quoted"
+
+
+@pytest.mark.parametrize("pattern", [r"^[\w-.]+$", "^a{,3}$"])
+async def test_a_form_whose_pattern_only_the_server_can_read_can_be_accepted(
+    pattern: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_pattern.cache_clear()
+    schema = {**NAMED, "properties": {**NAMED["properties"], "nick": {"type": "string", "pattern": pattern}}}
+    result = ElicitResult(action="accept", content={"size": "s", "nick": "ada"})
+    for _ in range(2):
+        sent = await answer(form(schema), elicitation=lambda c, p: result)
+        assert sent == {"action": "accept", "content": {"size": "s", "nick": "ada"}}
+    (told,) = caplog.messages
+    assert pattern in told
+    assert "the server checks it" in told
+    refused = await refusal(
+        form(schema), elicitation=lambda c, p: ElicitResult(action="accept", content={"nick": "a"})
+    )
+    assert '"size" is a required property' in str(refused)
 
 
 async def test_accepting_without_content_sends_an_empty_form_where_that_is_allowed() -> None:
