@@ -1212,7 +1212,7 @@ async def test_before_the_block_the_client_says_how_to_open_it() -> None:
 async def test_nonsense_is_refused_before_anything_is_sent() -> None:
     world = World()
     async with world.client() as client:
-        for arguments in ({"a": object()}, {"a": float("nan")}, {"a": {1, 2}}):
+        for arguments in ({"a": object()}, {"a": float("nan")}, {"a": b"\xff"}):
             with pytest.raises(ValueError, match="JSON"):
                 await client.call_tool("tool", arguments)
         with pytest.raises(ValueError, match="on_unknown"):
