@@ -742,6 +742,21 @@ async def test_what_a_callback_raises_is_told_and_kept_as_the_cause(
     assert isinstance(error.__cause__, BoomError)
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def raise_mute(context: Any, params: Any) -> Any:
+    raise MuteError
+
+
+async def test_an_exception_of_a_callback_that_has_no_text_is_told_by_its_name() -> None:
+    error = await refusal(form(), elicitation=raise_mute)
+    assert str(error) == "the elicitation callback raised MuteError: its text cannot be read"
+    assert isinstance(error.__cause__, MuteError)
+
+
 async def test_a_callback_that_takes_no_arguments_is_told_so_by_pythons_own_words() -> None:
     error = await refusal(form(), elicitation=lambda: YES)
     assert "the elicitation callback raised TypeError" in str(error)

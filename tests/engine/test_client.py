@@ -1228,6 +1228,24 @@ async def test_nonsense_is_refused_before_anything_is_sent() -> None:
     assert world.server.sent == []
 
 
+async def test_a_callback_whose_exception_has_no_text_parks_the_call_like_any_other() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def raise_mute(context: Any, params: Any) -> Any:
+        raise MuteError
+
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    async with world.client(elicitation=raise_mute) as client:
+        error = await world.error_of(lambda: client.call_tool("tool"))
+        assert isinstance(error, InputUnansweredError)
+        assert "MuteError" in str(error)
+        await error.questions[0].accept({"n": 3})
+        assert error.handle is not None
+        await world.during(error.handle.result, 60)
+
+
 @requirement("law:1", "law:2")
 async def test_a_full_disk_costs_neither_a_task_id_nor_an_answer() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
