@@ -62,8 +62,8 @@ class PollPolicy:
     """Seconds before the first poll of a task without a hint; the next ones come at about 2, 4, 7, 12 and 20
     times that, and then each a quarter later than the last, until something changes.
 
-    The same waits, up to a tenth of a second, stand beside a hint: ``pollIntervalMs: 5`` is a lower bound, and
-    does not ask for 200 polls a second."""
+    The same waits, up to a tenth of a second, stand beside a hint: ``pollIntervalMs: 5`` is a lower bound,
+    and does not ask for 200 polls a second."""
 
     ceiling_s: float = 30.0
     """Seconds between polls of a task without a hint, at most. Less than a tenth of a second is also the most

@@ -63,9 +63,7 @@ def _guard_sync(
 
 
 def _failure(error: Exception) -> JournalError:
-    return JournalError(
-        f"the journal failed ({describe(error)}); mend it, then resume the task"
-    )
+    return JournalError(f"the journal failed ({describe(error)}); mend it, then resume the task")
 
 
 class GuardedJournal(Journal):
