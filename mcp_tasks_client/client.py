@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
+from pydantic_core import to_jsonable_python
 
 from .aio.own_task import OwnTask
 from .aio.uncut import run_to_its_end
@@ -225,7 +226,8 @@ class TasksClient:
 
         Args:
             name: The tool.
-            arguments: Its arguments, as JSON values.
+            arguments: Its arguments: JSON values, and what sessions of the SDK make JSON of (dates, UUIDs,
+                decimals, models).
             read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
             progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
@@ -534,7 +536,11 @@ def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) 
     return ToolCall(name=name, arguments=_json(name, arguments), meta=meta, label=options.label)
 
 
-_JSON: Final = json.JSONEncoder(allow_nan=False)  # made once: json.dumps would make one each time
+_encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_none=True)
+"""Dates, UUIDs, models and the like in the form in which a session of the SDK sends them."""
+
+# Made once: json.dumps would make one each time.
+_JSON: Final = json.JSONEncoder(allow_nan=False, default=_encode_as_the_sdk)
 
 
 def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -542,7 +548,11 @@ def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     if not value:
         return {}
     try:
-        copied = json.loads(_JSON.encode(dict(value)))
+        try:
+            text = _JSON.encode(dict(value))
+        except TypeError:  # such as a UUID as the name of a member
+            text = _JSON.encode(_encode_as_the_sdk(dict(value)))
+        copied = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)

@@ -36,6 +36,9 @@ _SHORT_WAITS: Final = 6
 _STEEP: Final = 1.7
 _GENTLE: Final = 1.28
 
+_LONGEST_BESIDE_A_HINT_S: Final = 0.1
+"""Seconds to which our own waits grow where the server's hint is shorter."""
+
 # 2**53 - 1, the largest integer that every JSON reader agrees on.
 _LARGEST_MS: Final = 2**53 - 1
 
@@ -57,10 +60,14 @@ class PollPolicy:
 
     floor_s: float = 0.026
     """Seconds before the first poll of a task without a hint; the next ones come at about 2, 4, 7, 12 and 20
-    times that, and then each a quarter later than the last, until something changes."""
+    times that, and then each a quarter later than the last, until something changes.
+
+    The same waits, up to a tenth of a second, stand beside a hint: ``pollIntervalMs: 5`` is a lower bound,
+    and does not ask for 200 polls a second."""
 
     ceiling_s: float = 30.0
-    """Seconds between polls of a task without a hint, at most."""
+    """Seconds between polls of a task without a hint, at most. Less than a tenth of a second is also the most
+    that stands beside a hint."""
 
     jitter: float = 0.1
     """Largest fraction added to a wait that is our own choice (no hint, a retry, a restart), so that a
@@ -185,7 +192,7 @@ def poll_delay(
     """Seconds to wait before the next ``tasks/get``.
 
     The server's ``pollIntervalMs`` is a floor, up to ``longest_wait_s``. Without one the wait grows
-    from ``floor_s`` to ``ceiling_s`` while nothing changes.
+    from ``floor_s`` to ``ceiling_s`` while nothing changes. Beside a hint it grows to a tenth of a second.
 
     Args:
         poll_interval_ms: Latest hint in milliseconds; ``None`` if absent.
@@ -205,11 +212,11 @@ def poll_delay(
     """
     if unchanged_polls < 0:
         raise ValueError("unchanged_polls cannot be negative")
-    hint = hint_s(poll_interval_ms)
+    hint, wait = hint_s(poll_interval_ms), _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
     if hint is None:
-        wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
         wait = _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
         return min(wait, policy.longest_wait_s)
+    hint = max(hint, min(wait, _LONGEST_BESIDE_A_HINT_S))
     return min(_jittered(hint, policy.jitter / 10 if first else 0.0, jitter), policy.longest_wait_s)
 
 

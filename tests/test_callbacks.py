@@ -42,6 +42,7 @@ from mcp_tasks_client.aio.host_code import was_cancelled_from_inside
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.questions.answers import note_pattern
 from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
 
 from ._requirements import requirement
@@ -538,6 +539,25 @@ async def test_an_accepted_form_that_does_not_match_is_never_sent_and_the_messag
     assert "hunter2" not in str(error), "an answer of a person is never quoted"
 
 
+@pytest.mark.parametrize("pattern", [r"^[\w-.]+$", "^a{,3}$"])
+async def test_a_form_whose_pattern_only_the_server_can_read_can_be_accepted(
+    pattern: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_pattern.cache_clear()
+    schema = {**NAMED, "properties": {**NAMED["properties"], "nick": {"type": "string", "pattern": pattern}}}
+    result = ElicitResult(action="accept", content={"size": "s", "nick": "ada"})
+    for _ in range(2):
+        sent = await answer(form(schema), elicitation=lambda c, p: result)
+        assert sent == {"action": "accept", "content": {"size": "s", "nick": "ada"}}
+    (told,) = caplog.messages
+    assert pattern in told
+    assert "the server checks it" in told
+    refused = await refusal(
+        form(schema), elicitation=lambda c, p: ElicitResult(action="accept", content={"nick": "a"})
+    )
+    assert '"size" is a required property' in str(refused)
+
+
 async def test_accepting_without_content_sends_an_empty_form_where_that_is_allowed() -> None:
     accepted = ElicitResult(action="accept")
     sent = await answer(form({"type": "object", "properties": {}}), elicitation=lambda c, p: accepted)
@@ -720,6 +740,21 @@ async def test_what_a_callback_raises_is_told_and_kept_as_the_cause(
     error = await refusal(request_, **{name: callback})
     assert str(error) == f"the {name} callback raised BoomError: no terminal"
     assert isinstance(error.__cause__, BoomError)
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def raise_mute(context: Any, params: Any) -> Any:
+    raise MuteError
+
+
+async def test_an_exception_of_a_callback_that_has_no_text_is_told_by_its_name() -> None:
+    error = await refusal(form(), elicitation=raise_mute)
+    assert str(error) == "the elicitation callback raised MuteError: its text cannot be read"
+    assert isinstance(error.__cause__, MuteError)
 
 
 async def test_a_callback_that_takes_no_arguments_is_told_so_by_pythons_own_words() -> None:

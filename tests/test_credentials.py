@@ -343,3 +343,59 @@ async def test_a_task_whose_headers_cannot_be_had_waits_until_it_is_resumed() ->
         assert caught.value.handle is not None
         (handle,) = await client.resume()
         assert (await handle.refresh()).status == "working"
+
+
+@pytest.mark.parametrize("version", [CURRENT, OLDER])
+@pytest.mark.parametrize("plain", [True, False])
+async def test_the_headers_are_asked_for_once_at_a_time_and_shared_by_those_that_wait(
+    version: str, plain: bool
+) -> None:
+    """A refresh token that is used twice costs the whole family of tokens."""
+    asked, inside, most, gate = 0, 0, 0, anyio.Event()
+    gate.set()
+
+    async def headers() -> dict[str, str]:
+        nonlocal asked, inside, most
+        asked, inside = asked + 1, inside + 1
+        most = max(most, inside)
+        try:
+            await gate.wait()
+        finally:
+            inside -= 1
+        if asked == failing:
+            raise OSError("the identity provider is away")
+        return {"Authorization": f"Bearer {server.token.value}"}
+
+    failing, server = 0, Guarded(version, expires=0)
+    given = {"headers": (lambda: headers()) if plain else headers}  # a plain function may return an awaitable
+    async with (
+        server.http(httpx) as http,
+        TasksClient(URL, http_client=http, journal=MemoryJournal(), poll=QUICK, **given) as client,
+    ):
+        await client.list_tools()
+        gate, before = anyio.Event(), asked
+        results: list[object] = []
+
+        async def list_tools() -> None:
+            try:
+                results.append(await client.list_tools())
+            except SessionError as error:
+                results.append(error)
+
+        async def list_together() -> None:
+            results.clear()
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(list_tools)
+                await anyio.wait_all_tasks_blocked()
+                gate.set()
+
+        with anyio.fail_after(LIMIT_S):
+            await list_together()
+            assert (asked - before, most, len(results)) == (1, 1, 20)
+            assert not [one for one in results if isinstance(one, Exception)]
+            gate, failing = anyio.Event(), asked + 1
+            await list_together()
+        assert asked == failing, "a failure is shared as well"
+        assert {type(getattr(one, "__cause__", None)) for one in results} == {OSError}
+        assert {getattr(one, "not_executed", None) for one in results} == {True}

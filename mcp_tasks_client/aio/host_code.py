@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .uncut import is_being_cancelled
 
-__all__ = ["was_cancelled_from_inside"]
+__all__ = ["describe", "was_cancelled_from_inside"]
+
+
+def describe(error: Exception) -> str:
+    """An exception of the host as a message tells it: its name, and its text if that can be read."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}"
 
 
 def was_cancelled_from_inside() -> bool:

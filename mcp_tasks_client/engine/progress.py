@@ -63,7 +63,7 @@ class Progress:
     def note(self, params: Any) -> None:
         """Note the progress, if there is any, in what the server has told the host itself."""
         progress = params.get("progress") if isinstance(params, dict) else None
-        if isinstance(progress, int | float) and abs(progress) <= _LARGEST:
+        if isinstance(progress, int | float) and not isinstance(progress, bool) and abs(progress) <= _LARGEST:
             self._said, self._server_counts = float(progress), True
 
     def hear(self, message: JSONObject) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
@@ -155,30 +155,33 @@ class Requests:
         )
         return observed, None
 
-    async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> ev.Event:
-        """Send ``tasks/update``, once."""
+    async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> Sequence[ev.Event]:
+        """Send ``tasks/update``, once. The acknowledgement may bring the end of the task."""
         keys = tuple(answers)
         try:
             update = self.session.update
-            session_data = await self._observed(call, UPDATE, self._send, call, update, call.ref, answers)
+            said = await self._observed(call, UPDATE, self._send, call, update, call.ref, answers)
         except SessionError as error:
             if _is_unknown(error):
-                return ev.UpdateRejected(keys=keys, message=error.remote_message)
+                return [ev.UpdateRejected(keys=keys, message=error.remote_message)]
             if error.retryable:
                 logger.debug("The answers to %s will be sent again: %s", _name(call), error)
-                return ev.UpdateFailed(
+                failed = ev.UpdateFailed(
                     why=str(error),
                     keys=keys,
                     now=self._clock.time(),
                     jitter=self._jitter(),
                     retry_after_s=error.retry_after_s,
                 )
-            return self._refused(error)
+                return [failed]
+            return [self._refused(error)]
         except DrivenElsewhereError:
             raise
         except Exception as error:
-            return self._refused(foreign_error("tasks/update", error, "resume the task"))
-        return ev.UpdateAcknowledged(keys=keys, session_data=session_data)
+            return [self._refused(foreign_error("tasks/update", error, "resume the task"))]
+        if isinstance(said, Snapshot):
+            return [ev.UpdateAcknowledged(keys=keys), self.notify(said)]
+        return [ev.UpdateAcknowledged(keys=keys, session_data=said)]
 
     async def cancel(self, call: LiveCall) -> tuple[ev.Event | None, SessionError | None]:
         """Send ``tasks/cancel``; up to three times, since saying it twice does no harm.

@@ -395,7 +395,8 @@ class Runner:
 
     async def _update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> None:
         if isinstance(call.record.state, Observing):
-            await self.step(call, await self._requests.update(call, answers))
+            for event in await self._requests.update(call, answers):
+                await self.step(call, event)
 
 
 def _without_sends(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:

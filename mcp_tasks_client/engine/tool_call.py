@@ -19,6 +19,7 @@ from ..errors import DrivenElsewhereError, InputUnansweredError, OutcomeUnknownE
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering
+from ..protocol import MalformedError
 from ..sessions.base import BeforeSend
 from ..sessions.request_errors import foreign_error
 
@@ -61,6 +62,8 @@ class ToolCallAttempt:
         except DrivenElsewhereError:
             raise  # nothing has left
         except Exception as error:
+            if isinstance(error, MalformedError) and not self.has_left:
+                return CallRefused(), error  # of the caller: a name or an argument that no header can carry
             return self._unanswered(), foreign_error("tools/call", error, "repeat the call")
         return self._unanswered(), None
 

@@ -18,6 +18,7 @@ from ..protocol import JSONObject, MalformedError
 from ..protocol.json_schema import MAX_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
 from ..protocol.text import name_tool, quote
 from ..sessions.base import Session
+from ..sessions.oddities import note_oddity
 
 __all__ = ["OutputSchema", "check_output_schema", "read_result"]
 
@@ -69,7 +70,13 @@ async def read_result(
         ) from None
     if deadline is None or session is None or tool is None or result.is_error or output_schema == "off":
         return result
-    fault = await _find_fault(raw, tool, task_id, partial(_output_schema, tool, session, deadline, context))
+    fault = await _find_fault(
+        raw,
+        tool,
+        task_id,
+        partial(_output_schema, tool, session, deadline, context),
+        partial(_note_pattern, session.endpoint),
+    )
     if fault is not None and output_schema == "raise":
         raise RemoteProtocolError(f"{fault} It is in the error's data as it came.", data=raw)
     if fault is not None:
@@ -82,13 +89,14 @@ async def _find_fault(
     tool: str,
     task_id: str | None,
     schema_of: Callable[..., Awaitable[JSONObject | None]],
+    pass_over: Callable[[str], object],
 ) -> str | None:
     """How a result breaks the output schema of its tool; ``None`` if it does not, or no schema is usable."""
     try:
-        mismatch = await _find_mismatch(raw, await schema_of())
+        mismatch = await _find_mismatch(raw, await schema_of(), pass_over)
         if mismatch is not None:
             # The server may have changed the schema since its tools were listed.
-            mismatch = await _find_mismatch(raw, await schema_of(fresh=True))
+            mismatch = await _find_mismatch(raw, await schema_of(fresh=True), pass_over)
     except UnusableSchemaError as error:
         logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
         return None
@@ -155,7 +163,9 @@ async def _output_schema(
     return None
 
 
-async def _find_mismatch(raw: JSONObject, schema: JSONObject | None) -> str | None:
+async def _find_mismatch(
+    raw: JSONObject, schema: JSONObject | None, pass_over: Callable[[str], object]
+) -> str | None:
     """Why the result does not match the tool's schema; ``None`` if it does, or there is no schema."""
     if schema is None:
         return None
@@ -163,7 +173,11 @@ async def _find_mismatch(raw: JSONObject, schema: JSONObject | None) -> str | No
         return "it has no structuredContent"
     value: Any = raw["structuredContent"]
     try:
-        return find_mismatch(value, schema)
+        return find_mismatch(value, schema, pass_over=pass_over)
     except TooCostlyError:
         # Too much to let the event loop wait for it.
-        return await anyio.to_thread.run_sync(find_mismatch, value, schema, MAX_STEPS)
+        return await anyio.to_thread.run_sync(find_mismatch, value, schema, MAX_STEPS, pass_over)
+
+
+def _note_pattern(endpoint: str, pattern: str) -> None:
+    note_oddity(endpoint, f"an output schema has the pattern {quote(pattern)}, which cannot be read here")

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 
-from ..aio.host_code import was_cancelled_from_inside
+from ..aio.host_code import describe, was_cancelled_from_inside
 from ..errors import JournalError, TasksClientError
 from .base import Journal
 
@@ -63,9 +63,7 @@ def _guard_sync(
 
 
 def _failure(error: Exception) -> JournalError:
-    return JournalError(
-        f"the journal failed ({type(error).__name__}: {error}); mend it, then resume the task"
-    )
+    return JournalError(f"the journal failed ({describe(error)}); mend it, then resume the task")
 
 
 class GuardedJournal(Journal):

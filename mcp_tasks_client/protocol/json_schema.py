@@ -16,7 +16,7 @@ References stay inside the document. Nothing is ever fetched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
@@ -103,15 +103,22 @@ class TooCostlyError(ValueError):
     """The value cannot be checked within bounds. The message says what is too large."""
 
 
-def find_mismatch(value: Any, schema: JSONObject, max_steps: int = INLINE_STEPS) -> str | None:
+def find_mismatch(
+    value: Any,
+    schema: JSONObject,
+    max_steps: int = INLINE_STEPS,
+    pass_over: Callable[[str], object] = lambda pattern: None,
+) -> str | None:
     """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
 
-    Formats are not checked.
+    Formats are not checked. A pattern that cannot be read, such as one that only JavaScript reads, says
+    nothing about the value.
 
     Args:
         value: Any JSON value.
         schema: As the server sent it, of any draft from 4 to 2020-12.
         max_steps: ``INLINE_STEPS``, ``FORM_STEPS``, or ``MAX_STEPS`` in a worker thread.
+        pass_over: Told of each pattern that cannot be read and that the value has met.
 
     Raises:
         UnusableSchemaError: The schema is not valid, or refers to something outside itself.
@@ -138,11 +145,17 @@ def find_mismatch(value: Any, schema: JSONObject, max_steps: int = INLINE_STEPS)
         raise UnusableSchemaError(quote(f"{type(error).__name__}: {error}")) from None
     try:
         mismatch = _evaluate(validator, value, explain=visits.alternatives * _STEPS_TO_EXPLAIN <= MAX_STEPS)
+        if mismatch is not None and patterns.unreadable:
+            # Where a pattern is negated, the value does not match because the pattern does.
+            patterns.unreadable_match = False
+            mismatch = None if validator.is_valid(value) else mismatch
     except Exception as error:
         # Such as half a surrogate pair, which the evaluator cannot hold. The message could quote the value.
         raise UnusableSchemaError(f"the value cannot be read ({type(error).__name__})") from None
     if patterns.failure is not None:
         raise patterns.failure
+    for pattern in patterns.unreadable:
+        pass_over(pattern)
     return mismatch
 
 
@@ -318,10 +331,17 @@ class _Patterns:
 
     Args:
         max_steps: Of one match.
+
+    Attributes:
+        failure: Why matching was stopped; ``None`` if it was not.
+        unreadable: The patterns that cannot be read.
+        unreadable_match: Whether those match any text, or none.
     """
 
     def __init__(self, max_steps: int) -> None:
-        self.failure: UnusableSchemaError | TooCostlyError | None = None
+        self.failure: TooCostlyError | None = None
+        self.unreadable: dict[str, None] = {}
+        self.unreadable_match = True
         self._max_steps = max_steps
         self._left = _SHARED * max_steps
         self._matchers: dict[str, jsonschema_rs.Validator] = {}
@@ -344,6 +364,8 @@ class _Patterns:
         """Whether ``pattern`` is found in ``text``. False once there is a failure."""
         if self.failure is not None:
             return False
+        if pattern in self.unreadable:
+            return self.unreadable_match
         states = _states(pattern)
         if _NEEDS_BACKTRACKING.search(pattern):
             states = max(states, _BACKTRACKING_STATES) + len(text)
@@ -363,7 +385,8 @@ class _Patterns:
             try:
                 self._matchers[pattern] = validator_for({"pattern": pattern}, pattern_options=options)
             except ValidationError:
-                return self._fail(UnusableSchemaError(f"the pattern {quote(pattern)} cannot be used"))
+                self.unreadable[pattern] = None
+                return self.unreadable_match
         try:
             self._matchers[pattern].validate(text)
         except ValidationError as error:
@@ -372,7 +395,7 @@ class _Patterns:
             return False
         return True
 
-    def _fail(self, failure: UnusableSchemaError | TooCostlyError) -> bool:
+    def _fail(self, failure: TooCostlyError) -> bool:
         self.failure = failure
         return False
 

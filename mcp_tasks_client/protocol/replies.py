@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 from mcp_types import INTERNAL_ERROR
 
 from . import JSONObject, MalformedError
-from .task import UNKNOWN, Task, read_task
+from .integers import read_integer
+from .task import LONGEST_STATE, UNKNOWN, Task, read_state, read_task
 from .text import is_encodable
 
 __all__ = [
@@ -82,7 +83,9 @@ def read_call_reply(raw: object) -> CallReply:
         case "input_required":
             requests, state = raw.get("inputRequests"), raw.get("requestState")
             requests = requests if isinstance(requests, dict) else {}
-            state = state if isinstance(state, str) else None
+            if isinstance(state, str) and read_state(state) is None:
+                raise MalformedError(f"a requestState of more than {LONGEST_STATE} characters")
+            state = read_state(state)
             if not requests and state is None:
                 raise MalformedError("input_required without inputRequests and without requestState")
             return InputRequired(requests, state)
@@ -115,9 +118,9 @@ def reply_fields(reply: Reply) -> JSONObject:
 def read_rpc_error(raw: object) -> RpcError:
     """The JSON-RPC error in ``raw``. Parts that are missing or of another type become empty."""
     error: JSONObject = raw if isinstance(raw, dict) else {}
-    code, message = error.get("code"), error.get("message")
+    message = error.get("message")
     return RpcError(
-        code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        code=read_integer(error.get("code")),
         message=message if isinstance(message, str) else "",
         data=error.get("data"),
     )
@@ -148,4 +151,4 @@ def is_url_key(key: str) -> bool:
 def id_in(fields: object, name: str) -> str | int | None:
     """The JSON-RPC ID or progress token in a field of an object; ``None`` if there is none."""
     value: Any = fields.get(name) if isinstance(fields, dict) else None
-    return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+    return value if isinstance(value, str) else read_integer(value)

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from . import JSONObject, MalformedError
 from .text import is_encodable, quote, shorten
 
-__all__ = ["TERMINAL_STATUSES", "UNKNOWN", "Task", "TaskStatus", "read_task"]
+__all__ = ["LONGEST_STATE", "TERMINAL_STATUSES", "UNKNOWN", "Task", "TaskStatus", "read_state", "read_task"]
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "cancelled", "failed"]
 """The statuses of the specification, verbatim."""
@@ -61,6 +61,15 @@ _LONGEST_TEXT: Final = 16_384
 """Characters that are kept of a status or a time, and of ``statusMessage``: a snapshot is journaled."""
 
 
+LONGEST_STATE: Final = 2**20
+"""Characters of a ``requestState``, which is journaled and goes back with each request."""
+
+
+def read_state(value: object) -> str | None:
+    """A ``requestState``. A longer one counts as absent, since half of it means nothing to the server."""
+    return value if isinstance(value, str) and len(value) <= LONGEST_STATE else None
+
+
 def _word(value: object) -> str | None:
     return value[:_LONGEST_WORD] if isinstance(value, str) else None
 
@@ -82,7 +91,7 @@ _OPTIONAL: Final[Mapping[str, Callable[[object], Any]]] = {
     "inputRequests": _object,
     "result": _object,
     "error": _object,
-    "requestState": lambda value: value if isinstance(value, str) else None,
+    "requestState": read_state,
 }
 """How each optional field of a task is read; what the reader makes ``None`` of counts as absent."""
 

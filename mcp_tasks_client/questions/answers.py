@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_types import (
@@ -23,7 +25,19 @@ from ..protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaErr
 from ..protocol.replies import RpcError
 from ..protocol.text import is_encodable, quote
 
-__all__ = ["NoAnswerError", "QuestionParams", "check_answer", "check_form", "dump_answer", "read_params"]
+__all__ = [
+    "NoAnswerError",
+    "QuestionParams",
+    "check_answer",
+    "check_form",
+    "dump_answer",
+    "note_pattern",
+    "read_params",
+]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_MOST_PATTERNS: Final = 1024
 
 QuestionParams: TypeAlias = (
     ElicitRequestFormParams | ElicitRequestURLParams | CreateMessageRequestParams | RequestParams
@@ -95,9 +109,19 @@ def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None
         NoAnswerError: The schema cannot be used.
     """
     try:
-        return find_mismatch(content, form.requested_schema, FORM_STEPS)
+        return find_mismatch(content, form.requested_schema, FORM_STEPS, note_pattern)
     except (UnusableSchemaError, TooCostlyError) as error:
         raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+
+
+@lru_cache(maxsize=_MOST_PATTERNS)
+def note_pattern(pattern: str) -> None:
+    """Log that a pattern of a form is passed over, once for each pattern."""
+    logger.warning(
+        "A form has the pattern %s, which cannot be read here. No answer is checked against it: the server "
+        "checks it.",
+        quote(pattern),
+    )
 
 
 def dump_answer(result: BaseModel) -> JSONObject:

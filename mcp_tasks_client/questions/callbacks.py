@@ -32,7 +32,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from ..aio.host_code import was_cancelled_from_inside
+from ..aio.host_code import describe, was_cancelled_from_inside
 from ..aio.uncut import in_loop
 from ..machine.record import TaskReference
 from ..protocol import JSONObject
@@ -289,7 +289,7 @@ async def _ask(
             raise
         raise NoAnswerError(f"the {name} callback was cancelled; answer, or return ErrorData") from None
     except Exception as error:
-        raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
+        raise NoAnswerError(f"the {name} callback raised {describe(error)}") from error
     if result is None:
         return None
     if isinstance(result, ErrorData):

@@ -199,12 +199,12 @@ class Session(ABC):
         """Send ``tasks/get`` once."""
 
     @abstractmethod
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | Snapshot | None:
         """Send ``tasks/update`` once. Returns when the server has acknowledged the answers.
 
         Returns:
-            The ``session_data`` of the task from now on, which is journaled with the acknowledgement, or
-            ``None`` if it is what it was.
+            The ``session_data`` of the task from now on, which is journaled with the acknowledgement; the
+            end of the task, if the server has told that as well; or ``None``.
         """
 
     @abstractmethod

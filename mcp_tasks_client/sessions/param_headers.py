@@ -88,8 +88,14 @@ def param_headers(tokens: HeaderMap, arguments: Mapping[str, Any]) -> dict[str, 
     headers: dict[str, str] = {}
     for path, token in tokens.items():
         text = _as_text(_value_at(path, arguments))
-        if text is not None:
+        if text is None:
+            continue
+        try:
             headers[_PREFIX + token] = header_value(text)
+        except MalformedError as error:
+            raise MalformedError(
+                f"The argument {'.'.join(path)!a} also travels as a header, and {error}."
+            ) from None
     return headers
 
 

@@ -37,6 +37,7 @@ UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
 """HTTP statuses that leave open, by themselves, whether a request was carried out."""
 
 _LATER: Final = "Try again later."
+_PATH: Final = "Check the path of the URL, often /mcp."
 _CHANGE: Final = "The same request would be refused again: change it."
 _MAY_RUN: Final = "The tool may still be running: see what it has done before you call it again."
 
@@ -184,7 +185,9 @@ class RequestErrors:
             return refused
         retryable = status in _PASSING_STATUSES or status >= 500
         advice = "Check the URL and what stands before the server."
-        if retryable:
+        if status == 404:
+            advice = _PATH
+        elif retryable:
             advice = _MAY_RUN if self.runs_tool and status in UNDECIDED_STATUSES else _LATER
         return SessionError(
             f"{self.method} was answered with HTTP {status} and no JSON-RPC reply. {advice}",

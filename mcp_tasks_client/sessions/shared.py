@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import anyio
 
@@ -12,20 +13,22 @@ from ..errors import SessionError
 
 __all__ = ["Shared"]
 
+T = TypeVar("T")
 
-class Shared:
+
+class Shared(Generic[T]):
     """An action that concurrent callers share.
 
     The first caller carries it out, with its own context, and those who come meanwhile get its outcome:
-    that it has succeeded, or a copy of its error. If the first is cancelled, one of the others begins anew.
+    its value, or a copy of its error. If the first is cancelled, one of the others begins anew.
     """
 
-    def __init__(self, act: Callable[[object], Awaitable[None]]) -> None:
+    def __init__(self, act: Callable[[object], Awaitable[T]]) -> None:
         self._act = act
-        self._attempt: _Attempt | None = None
+        self._attempt: _Attempt[T] | None = None
 
-    async def run(self, context: object) -> None:
-        """Carry the action out, or wait for the caller that does.
+    async def run(self, context: object) -> T:
+        """The value of the action, carried out here or by the caller that does so already.
 
         Raises:
             SessionError: It failed. ``not_executed``, since no caller's own request has been sent.
@@ -34,12 +37,13 @@ class Shared:
             await attempt.ended.wait()
             if attempt.error is not None:
                 raise copy.copy(attempt.error) from attempt.error
-            if attempt.succeeded:
-                return
+            if attempt.values:
+                return attempt.values[0]
         attempt = self._attempt = _Attempt(anyio.Event())
         try:
-            await self._act(context)
-            attempt.succeeded = True
+            value = await self._act(context)
+            attempt.values.append(value)
+            return value
         except SessionError as error:
             error.not_executed = True
             attempt.error = error
@@ -50,7 +54,9 @@ class Shared:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _Attempt(Generic[T]):
     ended: anyio.Event
-    succeeded: bool = False
+    values: list[T] = field(default_factory=list)
+    """One, if the action has succeeded."""
+
     error: SessionError | None = None

@@ -23,7 +23,7 @@ from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     Tool,
 )
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..errors import RemoteProtocolError, SessionError
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
@@ -44,13 +44,25 @@ _LONGEST_PAUSE_S: Final = 10.0
 """A server that asks for a longer one gets it from the caller, who knows how much time there is."""
 
 _SLICE: Final = 200
-"""Tools that are read before the event loop gets its turn."""
+_BYTES_OF_SLICE: Final = 2**20
+"""Tools that are read before the event loop gets its turn, and bytes of them."""
 
-_UNFINISHED: Final = "the list of tools has no end, ends with an empty nextCursor, or breaks off"
+_UNFINISHED: Final = (
+    "the list of tools has no end, is too large, ends with an empty nextCursor, or breaks off"
+)
 """The tools that have come are used then. The others can be called, as tools that are not listed."""
 
 _MOST_PAGES: Final = 1000
 _MOST_TOOLS: Final = 100_000
+_MOST_BYTES: Final = 2**24
+"""Bytes of all tools and cursors of a list together, about."""
+
+_LARGEST_TOOL: Final = 2**20
+"""Bytes of one tool, about. A schema of more cannot be read without holding the event loop."""
+
+_OF_EACH_VALUE: Final = 8
+"""Bytes that each JSON value counts as, besides its characters."""
+
 _MOST_ABSENT: Final = 1000
 """Names that are remembered as not listed, at most."""
 
@@ -198,6 +210,7 @@ class ToolCatalogue:
         tools: dict[str, ListedTool] = {}
         faults: list[str] = []
         cursors: list[str | None] = [None]
+        size = of_slice = 0
         while True:
             try:
                 page = await self._repeat(partial(self._fetch_page, cursors[-1], context))
@@ -207,14 +220,24 @@ class ToolCatalogue:
                 note_oddity(self._endpoint, _UNFINISHED)
                 break
             for number, entry in enumerate(page["tools"], 1):
-                read_tool(entry, tools, faults)
-                if number % _SLICE == 0:
+                of_one = _measure(entry)
+                size, of_slice = size + of_one, of_slice + of_one
+                if size > _MOST_BYTES:
+                    break
+                if of_one > _LARGEST_TOOL:
+                    faults.append(f"number {number} of its page, which is larger than {_LARGEST_TOOL} bytes")
+                else:
+                    read_tool(entry, tools, faults)
+                if number % _SLICE == 0 or of_slice > _BYTES_OF_SLICE:
+                    of_slice = 0
                     await anyio.lowlevel.checkpoint()
             cursor = page.get("nextCursor")
-            if cursor is None:
+            size += len(cursor) if isinstance(cursor, str) else 0
+            if cursor is None and size <= _MOST_BYTES:
                 break
             is_lost = not isinstance(cursor, str) or cursor in ("", *cursors)
-            if is_lost or len(cursors) == _MOST_PAGES or len(tools) + len(faults) > _MOST_TOOLS:
+            is_too_much = size > _MOST_BYTES or len(tools) + len(faults) > _MOST_TOOLS
+            if is_lost or is_too_much or len(cursors) == _MOST_PAGES:
                 note_oddity(self._endpoint, _UNFINISHED)
                 break
             cursors.append(cursor)
@@ -269,6 +292,24 @@ def read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) ->
     except MalformedError as error:
         faults.append(f"{quote(tool.name)[:80]!r} ({quote(str(error))})")
         tools[tool.name] = ListedTool(tool, {}, fault=str(error))
+
+
+def _measure(entry: object) -> int:
+    """Bytes of an entry of the list, about; of one that is too large, as many as were counted."""
+    pending, size = [entry], 0
+    while pending and size <= _LARGEST_TOOL:
+        value = pending.pop()
+        size += _OF_EACH_VALUE
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict):
+            size += sum(map(len, value))
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, BaseModel):  # as the SDK's session lists them
+            pending += [field for _, field in value]
+    return size
 
 
 def _has_ours(versions: object) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -130,8 +131,8 @@ class WireSession(Session):
         task = _read(read_task, raw, "tasks/get")
         return Snapshot(task, task.request_state)
 
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Send ``tasks/update`` once.
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> Snapshot | None:
+        """Send ``tasks/update`` once. Some servers acknowledge with the task, and tell of its end only there.
 
         Raises:
             SessionError: No acknowledgement.
@@ -140,6 +141,7 @@ class WireSession(Session):
         """
         raw = await self._send_task("tasks/update", ref, answers, self._task_slots)
         _refuse_task(raw, "tasks/update")
+        return _read_end(raw, ref)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
@@ -219,6 +221,15 @@ def _read(read: Callable[[object], T], raw: JSONObject, method: str) -> T:
         return read(raw)
     except MalformedError as error:
         raise RequestErrors(method).malformed(str(error)) from None
+
+
+def _read_end(raw: JSONObject, ref: TaskRef) -> Snapshot | None:
+    """The end of a task in an acknowledgement; ``None`` if there is none."""
+    with suppress(MalformedError):
+        task = read_task(raw)
+        if task.terminal and task.task_id == ref.task_id:
+            return Snapshot(task, task.request_state)
+    return None
 
 
 def _refuse_task(raw: JSONObject, method: str) -> None:

@@ -1212,7 +1212,7 @@ async def test_before_the_block_the_client_says_how_to_open_it() -> None:
 async def test_nonsense_is_refused_before_anything_is_sent() -> None:
     world = World()
     async with world.client() as client:
-        for arguments in ({"a": object()}, {"a": float("nan")}, {"a": {1, 2}}):
+        for arguments in ({"a": object()}, {"a": float("nan")}, {"a": b"\xff"}):
             with pytest.raises(ValueError, match="JSON"):
                 await client.call_tool("tool", arguments)
         with pytest.raises(ValueError, match="on_unknown"):
@@ -1226,6 +1226,24 @@ async def test_nonsense_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(TypeError, match="journal"):
         TasksClient(world.server, journal=3)  # type: ignore[arg-type]  # on purpose
     assert world.server.sent == []
+
+
+async def test_a_callback_whose_exception_has_no_text_parks_the_call_like_any_other() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def raise_mute(context: Any, params: Any) -> Any:
+        raise MuteError
+
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    async with world.client(elicitation=raise_mute) as client:
+        error = await world.error_of(lambda: client.call_tool("tool"))
+        assert isinstance(error, InputUnansweredError)
+        assert "MuteError" in str(error)
+        await error.questions[0].accept({"n": 3})
+        assert error.handle is not None
+        await world.during(error.handle.result, 60)
 
 
 @requirement("law:1", "law:2")

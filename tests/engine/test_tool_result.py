@@ -13,6 +13,7 @@ from mcp_tasks_client import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.engine.tool_result import OutputSchema, read_result
 from mcp_tasks_client.protocol import json_schema
 from mcp_tasks_client.sessions.base import Session
+from mcp_tasks_client.sessions.oddities import note_oddity
 
 pytestmark = pytest.mark.anyio
 
@@ -22,6 +23,8 @@ TASK = "task-0123456789abcdef"
 
 class Catalogue:
     """A session that lists one tool, whose schema may change."""
+
+    endpoint = "server"
 
     def __init__(self, *schemas: Any) -> None:
         self.schemas = list(schemas)
@@ -101,6 +104,23 @@ async def test_a_result_without_structured_content_does_not_match() -> None:
         await read({"content": []}, {})
 
 
+@pytest.mark.parametrize("at_size", [1, 20_000])
+async def test_a_pattern_that_cannot_be_read_is_not_held_against_the_result(
+    at_size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A large result is checked in a thread."""
+    note_oddity.cache_clear()
+    names = {"type": "object", "properties": {"name": {"pattern": r"^[\w-.]+$"}}}
+    schema = {**OBJECT_WITH_N, "properties": {"n": {"type": "integer"}, "names": {"items": names}}}
+    for _ in range(2):
+        result, _ = await read(structured({"n": 1, "names": [{"name": "ada"}] * at_size}), schema)
+        assert result.structured_content["n"] == 1
+    (told,) = caplog.messages
+    assert r"^[\w-.]+$" in told
+    with pytest.raises(RemoteProtocolError, match="does not match"):
+        await read(structured({"n": "x", "names": [{"name": "ada"}]}), schema)
+
+
 @pytest.mark.parametrize(
     "schema",
     [None, ConnectionLostError("gone"), {"type": "nonsense"}, {"$ref": "https://a.example/never-fetched"}],
@@ -169,9 +189,9 @@ async def test_the_event_loop_is_not_held_while_a_large_result_is_checked(
 
     threads: list[int] = []
 
-    def find_mismatch(*args: Any) -> str | None:
+    def find_mismatch(*args: Any, **options: Any) -> str | None:
         threads.append(threading.get_ident())
-        return json_schema.find_mismatch(*args)
+        return json_schema.find_mismatch(*args, **options)
 
     monkeypatch.setattr(tool_result, "find_mismatch", find_mismatch)
     rows = [{"n": n} for n in range(50_000)]

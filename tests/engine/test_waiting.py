@@ -583,3 +583,15 @@ async def test_the_result_of_a_finished_task_is_there_after_the_client_has_close
         assert text(await handle.result()) == "done"
     # The journal was closed by then, so that the next client hands the outcome out once more.
     assert not (await world.only_record()).delivered_at
+
+
+@requirement("law:4")
+@pytest.mark.parametrize("hint_ms", [5, 1, 0.001])
+async def test_a_tiny_hint_does_not_ask_for_hundreds_of_polls_a_second(hint_ms: Any) -> None:
+    """A tenth of a second after the first few, until something changes."""
+    busy = working(TASK, poll_interval_ms=hint_ms)
+    world = World(calls=[busy], gets={TASK: [*[busy] * 1_000, DONE]})
+    async with world.client() as client:
+        await client.start_tool("tool")
+        await world.clock.advance(10)
+        assert 95 <= len(world.polled_at()) <= 106

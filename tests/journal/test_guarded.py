@@ -105,6 +105,20 @@ async def test_an_error_of_a_foreign_class_becomes_a_journal_error(name: str) ->
     assert isinstance(caught.value.__cause__, OSError)
 
 
+async def test_an_error_whose_text_cannot_be_read_becomes_a_journal_error() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise MuteError
+
+    journal, _ = stubbed(fail)
+    with pytest.raises(JournalError, match="MuteError: its text cannot be read") as caught:
+        await journal.open()
+    assert isinstance(caught.value.__cause__, MuteError)
+
+
 @pytest.mark.parametrize("name", ["save", "deliver"])
 async def test_an_error_of_ours_stays_as_it_is(name: str) -> None:
     error = DrivenElsewhereError("taken")

@@ -131,7 +131,7 @@ DROP: Final = Http("")
 """No reply: the connection is closed."""
 
 Answer: TypeAlias = Callable[[str, JSONObject], Awaitable[JSONObject]]
-Step: TypeAlias = JSONObject | Exception
+Step: TypeAlias = JSONObject | Exception | Callable[[str, JSONObject], JSONObject]
 Made: TypeAlias = Callable[..., Any]
 """Makes a client of the SDK or of FastMCP."""
 
@@ -145,7 +145,8 @@ class CurrentServer:
         tool: Its only tool.
 
     Attributes:
-        replies: How each method is answered: by a step, or by several, of which the last one is repeated.
+        replies: How each method is answered: by a step, or by several, of which the last one is repeated. A
+            step is a reply, or makes one of the method and the params.
         received: Every request, in order.
         waiting: Set when the server has stopped answering, at a step that is :data:`NEVER`.
         pause_s: Seconds before each reply.
@@ -197,15 +198,15 @@ class CurrentServer:
         while self.counts[method] < count:
             await self._news.wait()
 
-    def take(self, method: str, params: JSONObject) -> Step:
+    def take(self, method: str, params: JSONObject) -> JSONObject | Exception:
         """The reply to a request."""
         self.received.append((method, params))
         self._news.set()
         self._news = anyio.Event()
         steps = self.replies.get(method, Fault(-32601, "Method not found"))
-        if not isinstance(steps, list):
-            return steps
-        return steps.pop(0) if len(steps) > 1 else steps[0]
+        if isinstance(steps, list):
+            steps = steps.pop(0) if len(steps) > 1 else steps[0]
+        return steps(method, params) if callable(steps) else steps
 
     async def __call__(self, method: str, params: JSONObject) -> JSONObject:
         """Answer a request, by raising where the reply is no result."""
@@ -221,7 +222,7 @@ class CurrentServer:
 
 def _as_snapshot(step: Step) -> Step:
     """A task as the reply to a poll."""
-    if isinstance(step, Exception) or "taskId" not in step:
+    if not isinstance(step, dict) or "taskId" not in step:
         return step
     return {**step, "resultType": "complete"}
 

@@ -142,6 +142,14 @@ def test_a_hint_is_given_in_seconds_and_zero_or_less_is_none(
         (5000, 0, 5.0),
         (5000, 1000, 5.0),
         (100, 0, 0.1),
+        (1, 0, 0.026),
+        (5, 1, 0.026),
+        (50, 1, 0.05),
+        (50, 2, 0.05),
+        (5, 2, 0.026 * 1.7),
+        (5, 4, 0.1),
+        (99, 1000, 0.1),
+        (101, 1000, 0.101),
         (3_600_000, 0, 3600.0),
         (None, 0, 0.026),
         (None, 1, 0.026),
@@ -154,10 +162,15 @@ def test_a_hint_is_given_in_seconds_and_zero_or_less_is_none(
         (0, 0, 0.026),
     ],
 )
-def test_the_hint_is_the_wait_and_without_one_the_wait_grows_up_to_the_ceiling(
+def test_the_hint_is_the_wait_and_without_one_or_beside_a_tiny_one_the_wait_grows(
     hint_ms: float | None, unchanged: int, seconds: float
 ) -> None:
     assert poll_delay(hint_ms, unchanged, DEFAULT, 0.0) == pytest.approx(seconds)
+
+
+def test_a_policy_of_shorter_waits_takes_a_tiny_hint_by_its_word() -> None:
+    quick = PollPolicy(floor_s=0.001, ceiling_s=0.001)
+    assert poll_delay(5, 1000, quick, 0.0) == 0.005
 
 
 @pytest.mark.parametrize(("duration_s", "most"), [(0.05, 3), (0.5, 6), (5.0, 15)])

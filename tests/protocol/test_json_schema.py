@@ -464,7 +464,6 @@ def test_nothing_outside_the_schema_is_fetched(
         {"type": "nonsense"},
         {"required": "n"},
         {"properties": {"n": {"minimum": "x"}}},
-        {"pattern": "("},
         {"pattern": 3},
         {"patternProperties": {"(": {}}},
         {"patternProperties": 3},
@@ -483,7 +482,7 @@ def test_nothing_outside_the_schema_is_fetched(
         {"$schema": DRAFT_3, "extends": {"$ref": "#"}},
         {"$schema": 3},
         {"$schema": "https://nobody.example/draft-99"},
-        {"$ref": "#/examples/0", "examples": [{"pattern": "("}]},
+        {"$ref": "#/examples/0", "examples": [{"type": "nonsense"}]},
         {"allOf": [{"$id": "https://a.example/s", "$ref": "#/x"}]},
         {"$schema": DRAFT_4, "allOf": [{"id": "https://a.example/s", "$ref": "#/x"}]},
         {"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a"}}},
@@ -500,6 +499,25 @@ def test_a_schema_that_says_nothing_about_values_is_unusable(schema: dict[str, A
         find_mismatch("text", schema)
     assert str(caught.value).isprintable()
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("pattern", [r"^[\w-.]+$", "^a{,3}$", "("])
+def test_a_pattern_that_cannot_be_read_is_passed_over_and_told(pattern: str) -> None:
+    """The server, whose language reads it, validates."""
+    told: list[str] = []
+    schema = {"properties": {"name": {"type": "string", "pattern": pattern}, "n": {"type": "integer"}}}
+    assert find_mismatch({"name": "Ada", "n": 1}, schema, pass_over=told.append) is None
+    assert told == [pattern]
+    assert find_mismatch({"name": "Ada", "n": "x"}, schema) == '$.n: the value is not of type "integer"'
+    assert find_mismatch({"name": 1}, schema) == '$.name: the value is not of type "string"'
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"not": {"pattern": "("}}, {"if": {"pattern": "("}, "then": False}, {"oneOf": [{}, {"pattern": "("}]}],
+)
+def test_a_pattern_that_cannot_be_read_refuses_nothing_where_it_is_negated(schema: dict[str, Any]) -> None:
+    assert find_mismatch("text", schema) is None
 
 
 def test_a_value_that_the_evaluator_cannot_hold_is_not_quoted() -> None:

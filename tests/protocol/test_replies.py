@@ -120,6 +120,7 @@ def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: di
         ({"code": -32603, "message": "no"}, RpcError(-32603, "no", None)),
         ({"code": 0, "message": "", "data": 0}, RpcError(0, "", 0)),
         ({"code": "-32603", "message": 5}, RpcError(None, "", None)),
+        ({"code": -32602.0, "message": "no"}, RpcError(-32602, "no", None)),
         ({"code": True}, RpcError(None, "", None)),
         ({"code": 1.5}, RpcError(None, "", None)),
         ({}, RpcError(None, "", None)),
@@ -135,7 +136,15 @@ def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thin
 
 @pytest.mark.parametrize(
     ("fields", "found"),
-    [({"id": 0}, 0), ({"id": "a"}, "a"), ({"id": True}, None), ({"id": 1.5}, None), ({}, None), ([], None)],
+    [
+        ({"id": 0}, 0),
+        ({"id": "a"}, "a"),
+        ({"id": True}, None),
+        ({"id": 1.5}, None),
+        ({"id": 1.0}, 1),
+        ({}, None),
+        ([], None),
+    ],
 )
 def test_an_id_is_a_text_or_a_whole_number(fields: object, found: RequestId | None) -> None:
     assert id_in(fields, "id") == found

@@ -47,6 +47,7 @@ from tests.kit.current_server import (
     CurrentServer,
     Fault,
     in_memory,
+    working,
 )
 
 from .._observed import Observed
@@ -127,7 +128,7 @@ async def at_2025_11_25(server: CurrentServer, limits: Limits) -> AsyncIterator[
         match method:
             case "tools/list":
                 tools = [{**tool, "execution": {"taskSupport": "required"}} for tool in reply["tools"]]
-                return {"tools": tools}
+                return {**reply, "tools": tools}
             case "tools/call":
                 return {"task": of_older(reply)} if "task" in params and "taskId" in reply else reply
             case _:
@@ -511,6 +512,17 @@ async def test_an_error_of_the_server_means_the_same_on_each_way(
     assert f"{method} was answered with JSON-RPC error {code}: 'The words of the server'." in str(error)
 
 
+@ways_and(*METHODS, without="memory")  # whose errors are no JSON
+async def test_an_error_code_that_a_gateway_has_written_as_a_float_is_that_code(
+    opened: Opened, server: CurrentServer, method: str
+) -> None:
+    server.replies[method] = Fault(cast("int", -32602.0), "no")
+    async with opened() as session:
+        with pytest.raises(SessionError) as caught:
+            await send(session, method)
+    assert (caught.value.code, caught.value.not_executed) == (-32602, True)
+
+
 @ways_and(*TASK_METHODS)
 async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
     opened: Opened, server: CurrentServer, method: str
@@ -543,6 +555,25 @@ async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Curren
         assert isinstance(await send(session, "tools/call"), Created)
 
 
+@requirement("law:11")
+@ways("core")
+async def test_a_request_state_is_bounded_and_costs_no_task(opened: Opened, server: CurrentServer) -> None:
+    longest, longer = "s" * 2**20, "s" * (2**20 + 1)
+    async with opened() as session:
+        server.replies["tools/call"] = [working(requestState=longest), working(requestState=longer)]
+        kept, dropped = await send(session, "tools/call"), await send(session, "tools/call")
+        server.replies["tasks/get"] = {**SNAPSHOT, "requestState": longer}
+        snapshot = await session.get(REF)
+        server.replies["tools/call"] = {"resultType": "input_required", "requestState": longer}
+        with pytest.raises(RemoteProtocolError, match="requestState of more than 1048576 characters"):
+            await send(session, "tools/call")
+    assert isinstance(kept, Created)
+    assert kept.session_data == longest
+    assert isinstance(dropped, Created)
+    assert (dropped.task.task_id, dropped.session_data) == (TASK_ID, None)
+    assert (snapshot.task.task_id, snapshot.session_data) == (TASK_ID, None)
+
+
 # ── the tools ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -558,6 +589,45 @@ async def test_a_list_is_kept_and_fetched_again_if_asked_for(
     assert (kept.description is None) == (way != "memory"), "whose server is asked whenever it is looked up"
     assert fetched is not None
     assert fetched.description == "another"
+
+
+@requirement("law:11")
+@ways("relay", "memory")
+@pytest.mark.parametrize("heavy", ["schema", "cursor", "description"])
+async def test_all_pages_of_a_list_together_are_bounded(
+    opened: Opened, server: CurrentServer, heavy: str
+) -> None:
+    """Half a megabyte a page, without an end."""
+    text, pages = "x" * 2**19, 0
+
+    def list_page(method: str, params: JSONObject) -> JSONObject:
+        nonlocal pages
+        pages += 1
+        schema = {"type": "object", "examples": [text]} if heavy == "schema" else {"type": "object"}
+        described = {"description": text} if heavy == "description" else {}
+        cursor = f"{pages}{text if heavy == 'cursor' else ''}"
+        tool = {"name": f"tool{pages}", "inputSchema": schema, **described}
+        return {**ACKNOWLEDGED, "tools": [tool], "nextCursor": cursor, "ttlMs": 0, "cacheScope": "public"}
+
+    server.replies["tools/list"] = list_page
+    async with opened() as session:
+        first, none = await session.tool("tool1"), await session.tool("none")
+    assert first is not None
+    assert none is None
+    assert pages < 2 * 34, "the name that was not found was looked for once more"
+
+
+@requirement("law:11")
+@ways("relay", "memory")
+async def test_a_tool_that_is_too_large_costs_itself_and_not_the_list(
+    opened: Opened, server: CurrentServer
+) -> None:
+    large = {"name": "large", "inputSchema": {"type": "object", "examples": [0] * 2**18}}
+    listed = {**ACKNOWLEDGED, "tools": [large, TOOL], "ttlMs": 0, "cacheScope": "public"}
+    server.replies["tools/list"] = listed
+    async with opened() as session:
+        assert await session.tool("large") is None
+        assert await session.tool("tool") is not None
 
 
 @requirement("law:11")

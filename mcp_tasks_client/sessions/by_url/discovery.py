@@ -82,7 +82,7 @@ class DiscoveringSession(Session):
         """Ask for the task once."""
         return await (await self._choose(ref.context)).get(ref)
 
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | None:
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> str | Snapshot | None:
         """Send the answers once."""
         return await (await self._choose(ref.context)).update(ref, answers)
 

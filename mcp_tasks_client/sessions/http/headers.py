@@ -1,7 +1,8 @@
 """The headers of requests: those that the protocol has, and those of the host, which may renew them.
 
 A host that gives a function is asked before each request, and once more if the server answers 401.
-So a credential may expire in the middle of a task.
+So a credential may expire in the middle of a task. The host is asked once at a time, and the answer serves
+all requests that wait for it: a refresh token must not be used twice.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 from ...protocol import PROTOCOL_VERSION
 from ..param_headers import FIELD_NAME
 from ..request_errors import foreign_error
+from ..shared import Shared
 from .body import ACCEPTED_ENCODINGS
 
 __all__ = ["FIXED_HEADERS", "AnyHeaders", "HostHeaders"]
@@ -49,6 +51,7 @@ class HostHeaders:
         self._ask = given if callable(given) else None
         self._fixed = {} if callable(given) else _check(given or {})
         self.may_change = self._ask is not None
+        self._asking = Shared(self._ask_host)
 
     async def add_to(self, own: Mapping[str, str], method: str) -> dict[str, str]:
         """The headers of a request with those of the host, as the host gives them now.
@@ -60,17 +63,25 @@ class HostHeaders:
         """
         theirs = self._fixed
         if self._ask is not None:
-            try:
-                asked = self._ask()
-                theirs = _check(await asked if inspect.isawaitable(asked) else asked)
-            except Exception as cause:
-                error = foreign_error(method, cause, "go on")
+            answer = await self._asking.run(None)
+            if isinstance(answer, Exception):
+                error = foreign_error(method, answer, "go on")
                 error.not_executed = True
-                raise error from cause
+                raise error from answer
+            theirs = answer
         if not theirs:
             return dict(own)
         named = {name.lower() for name in own}
         return {**{name: value for name, value in theirs.items() if name.lower() not in named}, **own}
+
+    async def _ask_host(self, context: object) -> dict[str, str] | Exception:
+        """The headers, or the exception of which each request makes an error of its own."""
+        assert self._ask is not None
+        try:
+            asked = self._ask()
+            return _check(await asked if inspect.isawaitable(asked) else asked)
+        except Exception as cause:
+            return cause
 
 
 def _check(headers: Mapping[str, str]) -> dict[str, str]:

@@ -5,8 +5,9 @@ what does not matter (the content type, NaN, messages that are not for us) and s
 tells a reply from something else: JSON-RPC 2.0, and an object.
 
 Gateways change JSON-RPC IDs. The text of the number that was sent is that ID. A body in JSON is the only
-reply to its request, so that it cannot be another's, though its ID be another. Among the events of a stream,
-messages to others are passed over.
+reply to its request, so that it cannot be another's, though its ID be another. So is the only reply among the
+events of a stream that has ended. Beside a reply under our ID, or beside each other, replies under other IDs
+are passed over. A reply that is whole counts, though its body break off behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeGuard
 
-from ...errors import RemoteProtocolError
+from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, read_rpc_error
 from ..oddities import note_oddity
@@ -61,6 +62,7 @@ class ReplyReader:
         self._hears = False
         self._resumes = resumes
         self._refusal: JSONObject | None = None
+        self._strays: list[JSONObject] = []
 
     @cached_property
     def events(self) -> EventParser:
@@ -83,15 +85,33 @@ class ReplyReader:
         if is_stream and self._hears and response.content is None:
             return await self._read_events(read_uncompressed(response, self._errors))
         chunks = read_bounded(response, self._max_bytes, self._errors)
-        if is_stream:
-            return await self._read_events(chunks)
-        body = b"".join([chunk async for chunk in chunks])
-        if not body.strip():
-            raise self._malformed("an empty body")
-        return self._read_only_reply(self._read_message(body, f"a body of type {media_type or 'unknown'}"))
+        return await (self._read_events(chunks) if is_stream else self._read_body(chunks, media_type))
+
+    async def _read_body(self, chunks: AsyncIterator[bytes], media_type: str) -> Reply:
+        read, broken = list[bytes](), None
+        try:
+            async for chunk in chunks:
+                read.append(chunk)
+        except SessionError:
+            raise
+        except Exception as error:
+            broken = error
+        try:
+            body = b"".join(read)
+            if not body.strip():
+                raise self._malformed("an empty body")
+            message = self._read_message(body, f"a body of type {media_type or 'unknown'}")
+            reply = self._read_only_reply(message)
+        except RemoteProtocolError:
+            if broken is not None:
+                raise broken from None
+            raise
+        if broken is not None:
+            self._note_break()
+        return reply
 
     async def _read_events(self, chunks: AsyncIterator[bytes]) -> Reply:
-        drain_s, events = 0.0, self.events
+        drain_s, events, broken = 0.0, self.events, None
         try:
             async for chunk in chunks:
                 reply = self._take(events.feed(chunk))
@@ -100,18 +120,43 @@ class ReplyReader:
                     return reply
                 if self._on_line is not None and self._hears and events.line_ended:
                     self._on_line()
+        except SessionError:
+            raise
+        except Exception as error:
+            broken = error
         finally:
             await finish(chunks, drain_s)
+        passed = events.last_event_id
         try:
             # A whole event that lacks its blank line may carry a task ID. A truncated one is no JSON.
             reply = self._take(events.flush())
         except RemoteProtocolError:
-            reply = None
-        if reply is None and self._refusal is not None:
-            reply = self._read_reply(self._refusal)
+            reply, events.last_event_id = None, passed  # it has not come
+        if reply is None:
+            reply = self._read_unnamed_reply()
+        if reply is None and broken is not None:
+            raise broken
         if reply is None:
             raise self._errors.lost("its stream ended before it", self._status)
+        if broken is not None:
+            self._note_break()
         return reply
+
+    def _read_unnamed_reply(self) -> Reply | None:
+        """The reply of a stream that has ended without one under our ID; ``None`` if there is none."""
+        if self._refusal is not None:
+            return self._read_reply(self._refusal)
+        if len(self._strays) == 1 and self._status < 300 and not self._resumes:
+            return self._read_only_reply(self._strays[0])
+        if self._strays:
+            self._note_stray()
+        return None
+
+    def _note_break(self) -> None:
+        note_oddity(self._errors.server, "a response breaks off, and holds a whole reply")
+
+    def _note_stray(self) -> None:
+        note_oddity(self._errors.server, "a stream has messages that belong to no request of it")
 
     def _take(self, events: Iterable[str]) -> Reply | None:
         """Pass messages on, up to the reply; ``None`` if it has not come yet."""
@@ -119,11 +164,15 @@ class ReplyReader:
             for event in events:
                 message = self._read_message(event, "an event")
                 if _is_reply(message) and self._is_ours(message):
+                    if self._strays:
+                        self._note_stray()
                     return self._read_reply(message)
                 if _is_reply(message) and self._is_refusal(message):
                     self._refusal = message  # unless our reply follows
+                elif _is_reply(message) and len(self._strays) < 2:
+                    self._strays.append(message)  # the only one may be ours
                 elif not isinstance(message, dict) or "method" not in message:
-                    note_oddity(self._errors.server, "a stream has messages that belong to no request of it")
+                    self._note_stray()
                 elif self._on_message is not None and self._hears:
                     self._on_message(message)
         except EventTooLargeError:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import httpx
 
 from .transport import (
@@ -34,6 +35,9 @@ __all__ = ["WRITE_S", "HttpxResponse", "HttpxTransport", "body_class", "class_in
 
 WRITE_S: Final = 30.0
 """Seconds that sending a request may take."""
+
+_SLICE: Final = 500
+"""Chunks that are read before the event loop gets its turn. One takes some 5 microseconds."""
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 
@@ -168,8 +172,7 @@ class HttpxResponse(Response):
         """The body as it arrives."""
         # The stream itself, not response.aiter_raw(), which closes the response at its end: cancelled
         # there, the response would count as closed and its connection would stay open.
-        iterator: AsyncIterator[bytes] = aiter(self._response.stream)
-        return iterator
+        return _Chunks(aiter(self._response.stream))
 
     async def aclose(self) -> None:
         """Close the response."""
@@ -177,6 +180,21 @@ class HttpxResponse(Response):
         # from here on is no reason to lose what has arrived.
         with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
             await self._response.aclose()
+
+
+class _Chunks(AsyncIterator[bytes]):
+    """A body, between whose chunks the event loop gets its turn, also where it does not wait for them."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._count = 0
+
+    async def __anext__(self) -> bytes:
+        self._count += 1
+        if self._count % _SLICE == 0:
+            # Cancelled here, httpx's generators would be dropped half-way.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        return await anext(self._chunks)
 
 
 def body_class(library: Any) -> Any:

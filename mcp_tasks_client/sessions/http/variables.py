@@ -49,8 +49,10 @@ def transports_by_pattern(library: Any, make: Callable[[str], Any]) -> dict[str,
     for entry in map(str.strip, named.get("no", "").split(",")) if mounts else ():
         if entry == "*":
             return {}
-        if entry and _is_readable(library, pattern := _pattern(entry)):
-            mounts[pattern] = None
+        patterns = [_pattern(entry)] if entry else []
+        if "xn--" in entry:  # neither library matches Punycode behind an asterisk
+            patterns.append(f"all://{entry}")
+        mounts |= {pattern: None for pattern in patterns if _is_readable(library, pattern)}
     return mounts
 
 
@@ -84,6 +86,6 @@ def _pattern(entry: str) -> str:
 def _is_readable(library: Any, pattern: str) -> bool:
     try:
         library.AsyncClient(transport=library.AsyncBaseTransport(), mounts={pattern: None})
-    except library.InvalidURL:
+    except (library.InvalidURL, ValueError):  # the latter of idna, for a host in Punycode
         return False
     return True

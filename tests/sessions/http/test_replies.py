@@ -7,9 +7,13 @@ import json
 import math
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx
+import httpx2
 import pytest
 
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
@@ -128,7 +132,7 @@ async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
         assert (await session.get(REF)).task.task_id == "t"
     (told,) = caplog.messages
     assert session.endpoint in told
-    server.answers("tasks/get", events(f"data: {stray}\n\n"))
+    server.answers("tasks/get", events(2 * f"data: {stray}\n\n"))
     assert type(await fail_to_get(session)) is ConnectionLostError
 
 
@@ -428,3 +432,44 @@ async def test_zeros_after_a_gzip_file_are_padding(server: HttpAnswers, session:
 
     server.answers("tasks/get", answer)
     assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+@requirement("law:11")
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_other_tasks_get_their_turn_between_chunks_that_are_there_already(
+    library: Any, kind: str
+) -> None:
+    """A server may send a body byte by byte: each byte takes httpx some microseconds, and it never waits."""
+    turns = [0]
+
+    class Body(library.AsyncByteStream):  # type: ignore[misc]  # of either library
+        def __init__(self, request: Any) -> None:
+            reply = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
+            is_stream = kind == "text/event-stream"
+            self.before = b":" if is_stream else b" "
+            self.reply = b"\ndata: " + reply + b"\n\n" if is_stream else reply
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(20_000):
+                yield self.before
+            yield self.reply
+
+    async def respond(request: Any) -> Any:
+        return library.Response(200, headers={"content-type": kind}, stream=Body(request))
+
+    async def take_turns() -> None:
+        while True:
+            turns[0] += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with library.AsyncClient(transport=library.MockTransport(respond)) as client:
+        session = HttpSession("https://server.example/mcp", http_client=client)
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_turns)
+            await anyio.lowlevel.checkpoint()
+            before = turns[0]
+            assert (await session.get(REF)).task.task_id == TASK_ID
+            taken = turns[0] - before
+            group.cancel_scope.cancel()
+    assert taken >= 20

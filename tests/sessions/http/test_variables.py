@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
+import httpx
 import httpx2
 import pytest
 
 from mcp_tasks_client import MemoryJournal, SessionError, TasksClient, tasks_http_client
+from mcp_tasks_client.sessions.http.variables import transports_by_pattern
 from tests.kit.json_rpc_host import LIMIT_S, QUICK, JsonRpcHost, asking_server
 from tests.testing.asking import serve_app
 
@@ -219,7 +221,10 @@ async def test_hosts_without_a_proxy_may_be_named_in_any_way(
     monkeypatch: pytest.MonkeyPatch, way: str, proxied: bool
 ) -> None:
     odd = "localhost, 127.0.0.1,::1,[::1],fd07:b51a:cc66:f0::/64,[fd07::]/16,::1/128,[::1]:8080,10.0.0.0/8"
-    worse = "[::1,::1/999,10.0.0.0/99,fe80::1%eth0,http://[,http://10.0.0.0/99,a:b:c,*.,\u00fc" + "x" * 64
+    worse = (
+        "[::1,::1/999,10.0.0.0/99,fe80::1%eth0,http://[,http://10.0.0.0/99,a:b:c,*.,xn--a,*.xn--zzz,http://xn--a,\u00fc"
+        + "x" * 64
+    )
     monkeypatch.setenv("NO_PROXY", f"{odd},{worse}")
     if proxied:
         monkeypatch.setenv("HTTP_PROXY", NOBODY)
@@ -266,3 +271,18 @@ async def test_an_error_names_the_variable_and_no_credential(
     if way.startswith("by URL"):
         assert isinstance(caught.value, SessionError)
         assert (caught.value.not_executed, caught.value.retryable) == (True, False)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+async def test_a_host_without_a_proxy_may_be_named_in_punycode(
+    monkeypatch: pytest.MonkeyPatch, library: Any
+) -> None:
+    def answering(text: str) -> Any:
+        return library.MockTransport(lambda request: library.Response(200, text=text))
+
+    monkeypatch.setenv("HTTP_PROXY", NOBODY)
+    monkeypatch.setenv("NO_PROXY", "xn--mnchen-3ya.example")
+    mounts = transports_by_pattern(library, lambda proxy: answering("by the proxy"))
+    async with library.AsyncClient(transport=answering("directly"), mounts=mounts) as client:
+        assert (await client.get("http://m\u00fcnchen.example/")).text == "directly"
+        assert (await client.get("http://other.example/")).text == "by the proxy"

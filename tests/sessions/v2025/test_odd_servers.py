@@ -22,10 +22,11 @@ from mcp_tasks_client import (
     TasksHttpTransport,
 )
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.sessions.oddities import note_oddity
 from tests._requirements import requirement
 from tests._results import text
 from tests.kit.json_rpc_host import JsonRpcHost
-from tests.kit.older_server import LIMIT_S, TASK, Arrived, OlderServer, refusal
+from tests.kit.older_server import LIMIT_S, TASK, Arrived, OlderServer, Stream, refusal
 from tests.kit.older_server import text as said
 
 pytestmark = pytest.mark.anyio
@@ -311,3 +312,47 @@ async def test_over_a_host_s_http_client_a_session_of_ours_is_ended_as_well(wire
             assert await JsonRpcHost(http, url=URL).text("slow") == "done"
     (ended,) = wire.of("DELETE")
     assert (ended.session_id, ended.headers["authorization"]) == ("s1", "Bearer a")
+
+
+# ── replies under other IDs ───────────────────────────────────────────────────────────────────
+
+
+@requirement("law:14")
+@pytest.mark.parametrize("reply_id", ["01", None, "foreign"])
+async def test_the_only_reply_of_a_stream_is_its_own_whatever_its_id(
+    wire: OlderServer, reply_id: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reply_under_another(arrived: Arrived) -> Stream:
+        stream = Stream(reply_id)
+        stream.reply({"task": dict(wire.task)})
+        return stream
+
+    note_oddity.cache_clear()
+    wire.replies["tools/call"] = reply_under_another
+    async with by_url(wire) as client:
+        assert text(await client.call_tool("slow")) == "done"
+    assert len([line for line in caplog.messages if "another JSON-RPC ID" in line]) == 1
+
+
+async def test_a_stream_that_resumes_a_call_has_no_reply_under_another_id(wire: OlderServer) -> None:
+    """A GET carries the replies of several requests."""
+
+    def break_off(arrived: Arrived) -> Stream:
+        stream = Stream()
+        stream.event(None, event_id="1", retry_ms=1)
+        stream.end()
+        return stream
+
+    def resume(arrived: Arrived) -> Stream | httpx.Response:
+        if "last-event-id" not in arrived.headers:
+            return httpx.Response(405)
+        resumed.append(arrived)
+        stream = Stream("foreign" if len(resumed) == 1 else wire.of("tools/call")[0].message["id"])
+        stream.reply({"content": []} if len(resumed) == 1 else said("ours"))
+        return stream
+
+    resumed: list[Arrived] = []
+    wire.replies["tools/call"] = break_off
+    wire.replies["GET"] = resume
+    async with by_url(wire) as client:
+        assert text(await client.call_tool("plain")) == "ours"
