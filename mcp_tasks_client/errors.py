@@ -281,7 +281,11 @@ class SessionError(TasksClientError):
         data: JSON-RPC error ``data``, unchanged.
         http_status: HTTP status, if there was one.
         retry_after_s: Seconds the server asked us to wait (``Retry-After``).
+        patience: Where nothing tells whether a failure passes: how many in a row, over how many seconds, are
+            the end of polling. ``None`` is no number of them.
     """
+
+    patience: tuple[int, float] | None = None
 
     def __init__(
         self,

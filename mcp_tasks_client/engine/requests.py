@@ -132,7 +132,7 @@ class Requests:
                 logger.debug("%s is not known to the server: %s", _name(call), error)
                 now, jitter = self._clock.time(), self._jitter()
                 return ev.TaskMissing(message=error.remote_message, now=now, jitter=jitter), error
-            if error.retryable:
+            if error.retryable and not self._is_end(call, error):
                 logger.debug("%s will be polled again: %s", _name(call), error)
                 failed = ev.PollFailed(
                     why=str(error),
@@ -164,7 +164,7 @@ class Requests:
         except SessionError as error:
             if _is_unknown(error):
                 return [ev.UpdateRejected(keys=keys, message=error.remote_message)]
-            if error.retryable:
+            if error.retryable and not self._is_end(call, error):
                 logger.debug("The answers to %s will be sent again: %s", _name(call), error)
                 failed = ev.UpdateFailed(
                     why=str(error),
@@ -284,6 +284,15 @@ class Requests:
     def cut_poll(self) -> ev.Event:
         """A poll was cut off before its reply."""
         return ev.PollCut(now=self._clock.time())
+
+    def _is_end(self, call: LiveCall, error: SessionError) -> bool:
+        """Whether a failure of which nobody knows if it passes has gone on for as long as the error says."""
+        state = call.record.state
+        before = state.failure if isinstance(state, Observing) else None
+        if error.patience is None or before is None or not str(error).startswith(before.message):
+            return False
+        most, over_s = error.patience
+        return before.count + 1 >= most and self._clock.time() - before.since >= over_s
 
     def _refused(self, error: Exception) -> ev.Event:
         return ev.ObservationRefused(error=error, now=self._clock.time())

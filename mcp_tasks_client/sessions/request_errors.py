@@ -36,6 +36,13 @@ _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
 UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
 """HTTP statuses that leave open, by themselves, whether a request was carried out."""
 
+_TWICE: Final = (2, 0.0)
+"""Of a text that reads the same each time that it is sent."""
+
+_LONG_ENOUGH: Final = (5, 900.0)
+"""Of failures of which nothing tells whether they pass: in a row, and over how many seconds. A restart of a
+server is over by then. A refusal is not."""
+
 _LATER: Final = "Try again later."
 _PATH: Final = "Check the path of the URL, often /mcp."
 _CHANGE: Final = "The same request would be refused again: change it."
@@ -117,6 +124,16 @@ class RequestErrors:
             http_status=status,
         )
 
+    def hidden(self, reason: str) -> ConnectionLostError:
+        """No reply, and nothing tells whether the reason passes, because the host's session hides it."""
+        lost = self.lost(reason)
+        error = ConnectionLostError(
+            f"{lost} The host's session does not show what the server said: TasksClient(url).resume() does.",
+            retryable=True,
+        )
+        error.patience = _LONG_ENOUGH
+        return error
+
     # ── a reply that cannot be used ───────────────────────────────────────────────────────────
 
     def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
@@ -128,6 +145,17 @@ class RequestErrors:
             retryable=True,
             http_status=status,
         )
+
+    def unread(self, what: str) -> RemoteProtocolError:
+        """A reply of the server's that the SDK's parser refuses. Ours reads it, or says why not."""
+        again = f" {_MAY_RUN}" if self.runs_tool else ""
+        error = RemoteProtocolError(
+            f"The reply to {self.method} is JSON that the SDK of the host's session cannot read: "
+            f"{self.quote(what)}. TasksClient(url).resume() reads it.{again}",
+            retryable=True,
+        )
+        error.patience = _TWICE
+        return error
 
     def wrong_encoding(self, status: int) -> RemoteProtocolError:
         """A body that is compressed in a way that was not offered, or more than once."""
@@ -157,14 +185,15 @@ class RequestErrors:
             http_status=status,
         )
 
-    def redirected(self, why: str, status: int) -> RemoteProtocolError:
-        """A redirect that is not followed.
+    def redirected(self, why: str, status: int | None) -> RemoteProtocolError:
+        """A redirect that is not followed. ``status`` is ``None`` where it cannot be seen.
 
         307 and 308 say that nothing has happened yet. The others may be the answer to a request
         that was carried out.
         """
+        by = "" if status is None else f" (HTTP {status})"
         return RemoteProtocolError(
-            f"{self.method} was redirected (HTTP {status}) {why}",
+            f"{self.method} was redirected{by} {why}",
             not_executed=status in (307, 308),
             http_status=status,
         )

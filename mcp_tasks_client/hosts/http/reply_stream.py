@@ -13,12 +13,13 @@ from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
+from mcp_types import INTERNAL_ERROR
 
 from ...aio.clock import Clock
 from ...aio.own_task import spawn
 from ...aio.signal import Signal, make_signal
 from ...protocol import JSONObject
-from ...protocol.replies import Reply, read_rpc_error
+from ...protocol.replies import Reply, RpcError, read_rpc_error
 from ..host_call import as_event, encode_message
 
 __all__ = ["ReplyStream", "StreamedQuestions"]
@@ -44,6 +45,7 @@ class ReplyStream:
         self._unread: deque[bytes] = deque()
         self._changed: Signal = anyio.Event()
         self._over = anyio.Event()
+        self._asked: list[anyio.Event] = []
         self._task: object = None  # an event loop holds its tasks weakly
 
     @property
@@ -55,6 +57,15 @@ class ReplyStream:
     def begun(self) -> bool:
         """Whether there is anything to read."""
         return bool(self._unread)
+
+    async def answered(self, came: anyio.Event) -> None:
+        """Return when an answer of the host's has come, or none can come any more."""
+        self._asked.append(came)
+        try:
+            if not self.over:
+                await came.wait()
+        finally:
+            self._asked.remove(came)
 
     def send(self, message: JSONObject) -> None:
         """Give the host a message."""
@@ -85,6 +96,8 @@ class ReplyStream:
     def _end(self) -> None:
         self._over.set()
         self._changed.set()
+        for came in self._asked:
+            came.set()
 
     # ── the reading ───────────────────────────────────────────────────────────────────────────
 
@@ -116,10 +129,10 @@ class StreamedQuestions:
             message["params"] = request["params"]
         try:
             stream.send(message)
-            await came.wait()
+            await stream.answered(came)
         finally:
             del self._asked[request_id]
-        return answer[0]
+        return answer[0] if answer else RpcError(INTERNAL_ERROR, "the host's request has ended", None)
 
     def take(self, message: JSONObject) -> bool:
         """Take a message of the host's, if it is a reply to one of our requests."""

@@ -36,8 +36,8 @@ class RelayConnection(Connection):
         router: Knows how the session began, and whose question is whose.
         hear: Called with each question of a task of ours, and each notification.
         session_id: The transport's name of the session; ``None`` if that cannot be seen.
-        timeout_s: Seconds after which a request is given up. ``tools/call`` and ``tasks/result`` may take for
-            ever, since nothing can be seen of a reply before it is there.
+        timeout_s: Seconds after which a request is given up. ``tools/call``, and the ``tasks/result`` of a
+            task that goes on, may take for ever, since nothing can be seen of a reply before it is there.
     """
 
     acknowledges: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class RelayConnection(Connection):
 
     async def _ask(self, own: OwnRequest) -> JSONObject:
         errors = self.errors_of(own)
-        timeout_s = None if own.method in ("tools/call", "tasks/result") else self._timeout_s
+        timeout_s = self._timeout_s if own.silence_s is None else None
         reply = await self._relay.request(errors, own.params, timeout_s, own.request_id)
         if not isinstance(reply, RpcError):
             return reply

@@ -17,6 +17,7 @@ from ...aio.clock import Clock
 from ...protocol import JSONObject
 from ...protocol.replies import Reply
 from ...questions.callbacks import InputContext, Inputs
+from ...sessions.v2025.connection import CREATION_S, MOST_WAITING
 from ...sessions.v2025.shapes import CORE_TASKS_VERSION, read_related_task
 from ..host_call import ASKED_BY
 from .relay import Interceptor, Passage
@@ -24,9 +25,6 @@ from .relay import Interceptor, Passage
 __all__ = ["TaskRouter"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_CREATION_S: Final = 5.0
-"""Seconds that a question of an unknown task waits for the reply to a ``tools/call`` that may create it."""
 
 _MAX_TASKS: Final = 10_000
 """Tasks of ours that are known, at most. Cancelled tasks are, because they may still ask."""
@@ -53,6 +51,7 @@ class TaskRouter(Interceptor):
         self._ours: frozenset[str] = frozenset()
         self._tasks: dict[str, None] = {}
         self._creating = 0
+        self._waiting = 0
         self._created = anyio.Event()
 
     # ── the handshake ─────────────────────────────────────────────────────────────────────────
@@ -97,7 +96,8 @@ class TaskRouter(Interceptor):
         if "task" in params:
             return False  # a task that the host is to run
         related = read_related_task(params)
-        may_be_ours = related is not None and (related in self._tasks or self._creating > 0)
+        may_wait = self._creating > 0 and self._waiting < MOST_WAITING
+        may_be_ours = related is not None and (related in self._tasks or may_wait)
         return may_be_ours or self._answers(request)
 
     async def serve_request(self, request: JSONObject) -> Reply | Passage:
@@ -125,10 +125,14 @@ class TaskRouter(Interceptor):
 
         A server may ask before it has said that there is a task.
         """
-        deadline = self._clock.monotonic() + _CREATION_S
-        while task_id not in self._tasks:
-            left_s = deadline - self._clock.monotonic()
-            if not self._creating or left_s <= 0:
-                return False
-            await self._clock.wait(self._created, left_s)
-        return True
+        deadline = self._clock.monotonic() + CREATION_S
+        self._waiting += 1
+        try:
+            while task_id not in self._tasks:
+                left_s = deadline - self._clock.monotonic()
+                if not self._creating or left_s <= 0:
+                    return False
+                await self._clock.wait(self._created, left_s)
+            return True
+        finally:
+            self._waiting -= 1

@@ -26,6 +26,7 @@ from ...protocol.replies import Reply, RpcError, id_in, reply_fields
 from ...protocol.text import quote
 from ...sessions.request_errors import RequestErrors
 from ..call_options import without_options
+from ..sdk.introspection import unread_in
 from .messages import make_message, read_message
 
 __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
@@ -160,6 +161,7 @@ class Relay:
         self._calls: dict[RequestId, anyio.CancelScope] = {}
         self._call_ended = anyio.Event()
         self._requests: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
+        self._unreadable: Exception | None = None
 
     async def run(self, interceptor: Interceptor, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
         """Pass on what comes, until cancelled.
@@ -209,7 +211,7 @@ class Relay:
         Raises:
             SessionError: No reply came within the time, or the connection is gone.
         """
-        sent, reply = not self.closed.is_set(), None
+        sent, reply, before = not self.closed.is_set(), None, self._unreadable
         try:
             reply = await self._ask(self._to_server, errors.method, params, timeout_s, request_id, metadata)
         except _CLOSED:
@@ -218,7 +220,11 @@ class Relay:
             return reply
         if self.closed.is_set():
             raise errors.closed("connection of the host's session", sent=sent)
-        raise errors.timed_out(timeout_s or 0.0)
+        # Transports of mcp 1.x tell of a reply that they cannot read, but not whose it is.
+        unread = unread_in(str(self._unreadable)) if self._unreadable is not before else None
+        if unread is not None:
+            raise errors.unread(unread)
+        raise errors.hidden(f"none came within {timeout_s or 0.0:g} seconds")
 
     async def ask_host(self, method: str, params: JSONObject | None) -> Reply:
         """Send a request to the host's session, as if the server had asked, and wait for the reply.
@@ -378,6 +384,7 @@ class Relay:
         A message is passed on even if this code fails to read it.
         """
         if isinstance(message, Exception):
+            self._unreadable = message
             return message
         try:
             said = read_message(message)

@@ -47,6 +47,7 @@ __all__ = [
     "progress_callback_of_reply",
     "result_of_invalid_reply",
     "send_request_code",
+    "unread_in",
     "was_made_up",
 ]
 
@@ -67,7 +68,18 @@ _MADE_UP: Final = (
 )
 """Code, and beginning of the message, of the errors that the SDK answers in a server's name."""
 
+_HIDING: Final = ("Server returned an error response", "Request '", "Timed out after ", "Failed to parse")
+"""Beginnings of those that say neither whether the server will refuse the request again nor that it will not:
+400 and 503 read the same, and a reply to another JSON-RPC ID is no reply."""
+
 _CLOSED: Final = (-32000, "Connection closed")
+_REDIRECT: Final = re.compile(r"Redirect to (\S+) not followed")
+_UNREAD: Final = re.compile(
+    r"Invalid JSON: ((lone leading surrogate|unexpected end of hex|number out of|recursion limit)[^\[]*)"
+)
+"""What pydantic says of JSON that only its parser refuses: half a surrogate pair, more than 4,300 digits,
+more than 200 levels."""
+
 _TOO_LARGE: Final = re.compile(r"SSE stream failed: Server-sent event exceeded the (\d+) byte limit")
 
 
@@ -215,15 +227,35 @@ def was_made_up(code: int, message: str) -> bool:
 def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
     """The error that an error reply means, which the SDK may have made up.
 
-    Reads the words with which the SDK refuses an event that is too large. Without them such a reply counts as
-    lost, and the same poll is repeated in vain for as long as somebody waits.
+    Reads the words with which the SDK refuses an event that is too large, a redirect, or JSON that it cannot
+    read, and those that hide what the server has said. Without the former a final reply counts as one whose
+    reason is hidden; without the latter, the same poll is repeated in vain for as long as somebody waits.
     """
-    if reply.data is not None or reply.code is None or not was_made_up(reply.code, reply.message):
+    message = reply.message
+    if reply.data is not None or reply.code is None or not was_made_up(reply.code, message):
         return errors.for_rpc_error(reply)
-    too_large = _TOO_LARGE.match(reply.message)
-    if too_large is None:
-        return errors.lost(reply.message)
-    return errors.too_large(int(too_large[1]), None, setting="max_sse_event_size of the SDK's transport")
+    too_large, redirect = _TOO_LARGE.match(message), _REDIRECT.match(message)
+    unread = unread_in(message)
+    if too_large is not None:
+        return errors.too_large(int(too_large[1]), None, setting="max_sse_event_size of the SDK's transport")
+    if redirect is not None:
+        to = errors.quote(redirect[1])
+        return errors.redirected(
+            f"to {to}, and not followed. If that is the right server, use its URL.", None
+        )
+    if unread is not None:
+        return errors.unread(unread)
+    return errors.hidden(message) if message.startswith(_HIDING) else errors.lost(message)
+
+
+def unread_in(message: str) -> str | None:
+    """What the SDK's parser says of JSON that it alone refuses; ``None`` if it says something else.
+
+    Reads the words of pydantic's ``json_invalid``. Without them such a reply counts as one whose reason is
+    hidden.
+    """
+    found = _UNREAD.search(message)
+    return None if found is None else found[1].rstrip()
 
 
 # ── the code that has a reply in its hands ────────────────────────────────────────────────────────

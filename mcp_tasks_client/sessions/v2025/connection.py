@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
@@ -21,7 +22,9 @@ from ..request_errors import RequestErrors
 from .shapes import declares_tasks
 
 __all__ = [
+    "CREATION_S",
     "GET_STREAM",
+    "MOST_WAITING",
     "PING_S",
     "SILENCE_S",
     "Connection",
@@ -41,6 +44,13 @@ SILENCE_S: Final = 300.0
 
 PING_S: Final = 10.0
 """Seconds for the ``ping`` that tells whether an MCP session has ended."""
+
+CREATION_S: Final = 5.0
+"""Seconds that a question waits for the reply to a ``tools/call`` that may have made the task that asks. Two
+connections may bring them in any order."""
+
+MOST_WAITING: Final = 100
+"""Questions that wait so, at most."""
 
 _LAST_WORD_S: Final = 1.0
 """Seconds for the reply to a request whose caller goes away."""
@@ -137,7 +147,8 @@ class Connection(ABC):
             that another one can be begun.
         acknowledges: Whether :meth:`answer` returns only when the server has the answer.
         reaches_others: Whether a task of another MCP session can be gone on with there.
-        calls: How many ``tools/call`` are under way.
+        calls: The ``tools/call`` that are under way, in the order of their beginning.
+        call_ended: Set when one of them ends. Another event each time.
         context: Of the call for whose sake the session was begun, or gone back to.
         listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
             be, or a call has waited for that in vain. Another event each time that the stream ends.
@@ -154,7 +165,8 @@ class Connection(ABC):
         self.cancels_tasks = True
         self.makes_tasks = False
         self.lost = False
-        self.calls = 0
+        self.calls: list[OwnRequest] = []
+        self.call_ended = anyio.Event()
         self.context: object = None
         self.listening = anyio.Event()
         self._timeout_s = timeout_s
@@ -163,6 +175,17 @@ class Connection(ABC):
     def __repr__(self) -> str:
         name = shorten(self.session_id) if self.session_id else "without a session ID"
         return f"<{type(self).__name__} {name}>"
+
+    @contextmanager
+    def calling(self, own: OwnRequest) -> Iterator[None]:
+        """Surrounds a ``tools/call``."""
+        self.calls.append(own)
+        try:
+            yield
+        finally:
+            self.calls.remove(own)
+            self.call_ended.set()
+            self.call_ended = anyio.Event()
 
     @property
     def name(self) -> str:

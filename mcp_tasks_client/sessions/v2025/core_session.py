@@ -231,16 +231,15 @@ class CoreTasksSession(Session):
 
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
         own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
-        connection.calls += 1
         self._unfinished.add(own.request_id)
         try:
-            result = await connection.request(own)
+            with connection.calling(own):
+                result = await connection.request(own)
         except SessionError as error:
             if error.not_executed or is_answer(error):
                 self._unfinished.discard(own.request_id)
             raise
-        finally:
-            connection.calls -= 1
+        # What has waited for this call goes on once the task is known: until then nothing here waits.
         created = shapes.read_created_task(result)
         if created is not None:
             self._unfinished.add(str(created["taskId"]))

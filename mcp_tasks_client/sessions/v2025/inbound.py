@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,7 +16,7 @@ from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...questions.callbacks import InputContext, Inputs
 from ..repetition import repeat
-from .connection import GET_STREAM, Connection, OwnRequest
+from .connection import CREATION_S, GET_STREAM, MOST_WAITING, Connection, OwnRequest
 from .receiver import Receiver
 from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
 from .task_tracker import TaskTracker, TrackedTask
@@ -56,6 +56,7 @@ class Inbound:
         self._clock = clock
         self._tools_changed = tools_changed
         self._replying: dict[tuple[Connection, RequestId], anyio.CancelScope] = {}
+        self._waiting = 0
 
     def hear(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
         """Take a message. One that cannot be read is passed over."""
@@ -96,43 +97,82 @@ class Inbound:
     ) -> None:
         name = connection, request_id
         received = self._receiver.concerns(method, params)
-        task = self._task_of(connection, params, source) if method in QUESTIONS and not received else None
-        if task is None:
-            if name not in self._replying and self._tracker.begin(
-                self._reply, name, method, params, source.context
-            ):
-                self._replying[name] = anyio.CancelScope()
-        elif task.silenced:
+        asks = method in QUESTIONS and not received
+        # A stream of its own says nothing of the call that a question is about.
+        calls = tuple(connection.calls) if asks and source.method == GET_STREAM else ()
+        task = self._task_of(connection, params, source, calls) if asks else None
+        if task is not None:
+            self._ask(task, name, method, params, source)
+        elif name not in self._replying:
+            scope = anyio.CancelScope()
+            if self._tracker.begin(self._reply, scope, name, method, params, source, calls):
+                self._replying[name] = scope
+
+    def _ask(
+        self,
+        task: TrackedTask,
+        name: tuple[Connection, RequestId],
+        method: str,
+        params: JSONObject,
+        source: OwnRequest,
+    ) -> None:
+        """Take a question of a task's."""
+        if task.silenced:
             pass  # mcp 1.30 loses its session when a question of a cancelled task is answered
-        elif not self._tracker.hear(task, request_id, strip_volatile(method, params)):
+        elif not self._tracker.hear(task, name[1], strip_volatile(method, params)):
             refusal = RpcError(
                 INVALID_PARAMS, "The task has too many open questions, or too large ones", None
             )
             self._tracker.begin(self._send, name, refusal, params, source.context)
 
-    def _task_of(self, connection: Connection, params: JSONObject, source: OwnRequest) -> TrackedTask | None:
-        """The task that asks; ``None`` if it is a plain call, or nothing tells."""
+    def _task_of(
+        self, connection: Connection, params: JSONObject, source: OwnRequest, calls: Sequence[OwnRequest]
+    ) -> TrackedTask | None:
+        """The task that asks; ``None`` if it is a plain call, or nothing tells.
+
+        ``calls`` were under way when the question came.
+        """
         marked = read_related_task(params)
         if marked is not None:
             return self._tracker.add(marked, connection, source.context)
         if source.task_id is not None:
             return self._tracker.find(source.task_id)
-        # FastMCP 3 asks on the GET stream, without a mark. No plain call may be meant by that.
-        if source.method == GET_STREAM and not connection.calls:
+        # FastMCP 3 asks on the GET stream, without a mark. A call that goes on may be meant by that.
+        if source.method == GET_STREAM and not _still(connection, calls):
             return self._tracker.only_task_of(connection)
         return None
 
+    async def _wait_for_tasks(self, connection: Connection, calls: Sequence[OwnRequest]) -> None:
+        """Return when these calls have made their tasks: the question of one may come before the task."""
+        tasks = [call for call in calls if "task" in call.params]
+        deadline = self._clock.monotonic() + CREATION_S
+        while (left_s := deadline - self._clock.monotonic()) > 0 and _still(connection, tasks):
+            await self._clock.wait(connection.call_ended, left_s)
+
     async def _reply(
         self,
+        scope: anyio.CancelScope,
         name: tuple[Connection, RequestId],
         method: str,
         params: JSONObject,
-        context: object,
+        source: OwnRequest,
+        calls: Sequence[OwnRequest],
     ) -> None:
-        """Answer a request that belongs to no task of the server."""
+        """Answer a request that belongs to no task of the server, or to none that is known yet."""
         connection, request_id = name
         try:
-            with self._replying[name]:
+            with scope:
+                if calls and self._waiting < MOST_WAITING:
+                    self._waiting += 1
+                    try:
+                        await self._wait_for_tasks(connection, calls)
+                    finally:
+                        self._waiting -= 1
+                    task = self._task_of(connection, params, source, calls)
+                    if task is not None:
+                        self._ask(task, name, method, params, source)
+                        return
+                context = self._context_of(connection, source, calls)
                 answer: Reply = {}
                 if self._receiver.concerns(method, params):
                     answer = await self._receiver.handle(method, params, connection.name, request_id, context)
@@ -145,7 +185,16 @@ class Inbound:
                 self._replying.pop(name, None)
                 await self._send(name, answer, params, context)
         finally:
-            self._replying.pop(name, None)
+            if self._replying.get(name) is scope:
+                del self._replying[name]
+
+    def _context_of(self, connection: Connection, source: OwnRequest, calls: Sequence[OwnRequest]) -> object:
+        """Of the call that a request is most likely about."""
+        if source.method != GET_STREAM:
+            return source.context
+        # The stream was opened for a call that may be over.
+        still = _still(connection, calls)
+        return still[-1].context if still else self._tracker.latest_context() or source.context
 
     async def _send(
         self, name: tuple[Connection, RequestId], answer: Reply, params: JSONObject, context: object
@@ -158,3 +207,8 @@ class Inbound:
 
         with suppress(SessionError):  # the request of the server fails by itself
             await repeat(send, self._clock.sleep, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
+
+
+def _still(connection: Connection, calls: Sequence[OwnRequest]) -> list[OwnRequest]:
+    """Those of the calls that are under way."""
+    return [call for call in calls if call in connection.calls]

@@ -210,6 +210,10 @@ class TaskTracker:
         task.is_hearsay = False
         return task
 
+    def latest_context(self) -> object:
+        """That of the newest of the observed tasks."""
+        return None if self._running is None else latest_context(self._running[1].refs())
+
     def find_current(self, ref: TaskRef) -> TrackedTask | None:
         """The task, if what is known of it is newer than what the journal holds, and nobody else's."""
         task = self._tasks.get(ref.task_id)
@@ -299,7 +303,7 @@ class TaskTracker:
     def take_status(self, task_id: str, params: JSONObject, connection: Connection, context: object) -> None:
         """Take a ``notifications/tasks/status``. It tells when to fetch the result or the questions."""
         task, raw = self._tasks.get(task_id), rename_task_fields(params)
-        if task is None and connection.calls > 0:
+        if task is None and connection.calls:
             task = self.add(task_id, connection, context)  # told before the reply that creates the task
         if task is None:
             return

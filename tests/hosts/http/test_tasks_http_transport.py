@@ -23,10 +23,12 @@ from mcp_tasks_client import (
     TasksClient,
     TasksHttpTransport,
 )
+from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalLockedError
-from mcp_tasks_client.hosts.http.reply_stream import ReplyStream
+from mcp_tasks_client.hosts.http.reply_stream import ReplyStream, StreamedQuestions
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.testing import (
     ErrorReply,
     HttpError,
@@ -688,3 +690,25 @@ def test_options_that_make_no_sense_are_refused() -> None:
         TasksHttpTransport(inner, journal=MemoryJournal(), on_abandon="ignore")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="journal"):
         TasksHttpTransport(inner, journal=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ends", ["before", "while it waits"])
+async def test_a_question_to_a_host_whose_request_is_over_has_no_answer(ends: str) -> None:
+    over = anyio.Event()
+    stream, questions, replies = ReplyStream(over.wait, SystemClock()), StreamedQuestions(), list[Any]()
+
+    async def ask() -> None:
+        replies.append(await questions.ask(stream, {"method": "roots/list"}))
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.start)
+            if ends == "while it waits":
+                tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert replies == []
+            over.set()
+            await stream.wait()
+            if ends == "before":
+                tasks.start_soon(ask)
+    assert replies == [RpcError(-32603, "the host's request has ended", None)]

@@ -403,6 +403,21 @@ async def test_a_question_that_names_no_task_is_the_hosts_and_is_not_journaled(s
         assert await session.reply_to(request_id) == RESULT
 
 
+async def test_no_more_than_some_questions_wait_for_a_task(
+    server: OlderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_router, "MOST_WAITING", 2)
+    server.replies["tools/call"] = lambda arrived: None
+    async with connected(server, {"elicitation": {}}) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await server.wait_for("tools/call")
+        for number in range(3):
+            await server.say(question(number, _meta=MARK))
+            await anyio.wait_all_tasks_blocked()
+        assert (await session.hears("elicitation/create"))["id"] == 2, "the last one does not wait"
+        assert session.heard == []
+
+
 @requirement("law:1", "law:3")
 @pytest.mark.parametrize(
     "ends", ["the connection breaks", "the host goes", "all is stopped", "the server takes it back"]

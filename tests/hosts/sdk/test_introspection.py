@@ -17,7 +17,14 @@ import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.extension import ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, Request, Result
+from mcp_types import (
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Request,
+    Result,
+    jsonrpc_message_adapter,
+)
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from mcp_tasks_client.hosts.sdk import introspection
@@ -220,6 +227,30 @@ async def test_an_error_that_the_sdk_made_up_is_known_by_its_words(fault: Any) -
             with pytest.raises(MCPError) as caught:
                 await client.session.send_request(raw_call(), ANY, request_read_timeout_seconds=0.25)
     assert introspection.was_made_up(caught.value.code, caught.value.message), caught.value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("events", [False, True], ids=["JSON", "events"])
+@pytest.mark.parametrize(
+    "value", ['"\\ud800"', '"\\ud800\\n"', '"\\udc00"', "9" * 5000, "[" * 300 + "]" * 300]
+)
+async def test_json_that_the_sdk_alone_does_not_read_is_known_by_its_words(value: str, events: bool) -> None:
+    body = f'{{"jsonrpc": "2.0", "id": 0, "result": {value}}}'
+    unread = Http(
+        "200 OK", f"data: {body}\n\n".encode() if events else body.encode(), EVENTS if events else JSON
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with at_loopback(CurrentServer(calls=[unread])) as url, mcp.Client(url) as client:
+            with pytest.raises(MCPError) as caught:
+                await client.session.send_request(raw_call(), ANY)
+    assert introspection.unread_in(caught.value.message), caught.value
+
+
+@pytest.mark.parametrize("text", ["", "<html>", '{"id"', '"abc', "[1]", '"\\x"'])
+def test_what_no_parser_reads_is_not_taken_for_json_that_the_sdk_alone_does_not_read(text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        jsonrpc_message_adapter.validate_json(text)
+    assert introspection.unread_in(str(caught.value)) is None
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,6 @@ LOSSES: Final[dict[str, JSONObject | Exception]] = {
     "an event stream that ends early": Http("200 OK", b": hello\n\n", EVENTS),
     "an event that is no reply": Http("200 OK", b"data: {\n\n", EVENTS),
     "202 Accepted": Http("202 Accepted"),
-    "a redirect that is not followed": Http("303 See Other", headers=["Location: http://127.0.0.1:9/"]),
     "no reply in time": NEVER,
     "a result that is none": {"resultType": "complete", "_meta": 5},
 }
