@@ -453,6 +453,40 @@ async def test_what_others_have_answered_is_not_put_when_the_question_before_it_
 
 @requirement("law:3", "law:8")
 @pytest.mark.parametrize("left", ["an answer", "a cancel"])
+async def test_what_others_leave_while_the_driver_reads_is_heeded_without_a_poll(left: str) -> None:
+    asks = input_required(TASK, {"k": ASK, "k2": ASK}, poll_interval_ms=60_000)
+    world = World(gets={TASK: [asks]})
+    world.journal = journal = ProbedJournal()
+    async with world.client(**LATER) as client, Inbox(journal) as inbox:
+        await client.start_tool("tool")
+        await world.clock.advance(1)
+        (record,) = await inbox.records()
+        first, second = await inbox.questions()
+        is_left = False
+
+        async def leave() -> None:
+            """Before the driver has what it has read."""
+            nonlocal is_left
+            is_left = True
+            await (second.answer(YES) if left == "an answer" else inbox.cancel(record))
+            for _ in range(10):  # until the driver was told
+                await anyio.lowlevel.checkpoint()
+
+        journal.after("instructions", leave, when=lambda found, record_id: bool(found) and not is_left)
+        await first.answer(YES)
+        await world.clock.advance(1)
+        assert is_left
+        answered = {key for sent in world.server.log("tasks/update") for key in sent.answers}
+        cancels = len(world.server.log("tasks/cancel"))
+        assert len(world.polled_at()) == 1
+    if left == "an answer":
+        assert answered == {"k", "k2"}
+    else:
+        assert cancels == 1
+
+
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("left", ["an answer", "a cancel"])
 async def test_what_others_leave_while_a_poll_hangs_is_heeded_before_the_next_form(
     server: ScriptedServer, make_journal: Callable[[], Journal], left: str
 ) -> None:
