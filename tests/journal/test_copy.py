@@ -19,7 +19,7 @@ from mcp_tasks_client.journal.base import Instruction, Journal, Lease
 from mcp_tasks_client.journal.copy.__main__ import _medium, copy, main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord
 from mcp_tasks_client.testing.samples import finished, observing, record, with_key
 from tests.journal.files import raw
 
@@ -39,7 +39,14 @@ def no_schema(postgres: str) -> Iterator[None]:
 async def fill(journal: Journal) -> list[TaskRecord]:
     given = [
         record(state=observing("t\u00e4sk\0"), scope=Scope("https://b\u00fccher.example/", "alice")),
-        record(state=finished(), idempotency_key="order-42", delivered_at=5.0, label="\ud83d\0"),
+        record(
+            state=finished(),
+            idempotency_key="order-42",
+            delivered_at=5.0,
+            label="\ud83d\0",
+            arguments_digest="ab" * 32,
+            origin=Origin("worker.py", "web-1", 4711),
+        ),
         record(state=observing(ttl_ms=1e300), owner="gone/1", fence=2**62, application="payroll"),
         *(record(created_at=2e9 - n) for n in range(1200)),
     ]
