@@ -196,6 +196,33 @@ async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_
         assert await driver.questions() == []
 
 
+@requirement("law:10")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+@pytest.mark.parametrize("by", ["the question", "the handle", "the client", "another client", "the inbox"])
+async def test_what_was_typed_into_a_form_that_is_not_accepted_goes_nowhere(
+    server: ScriptedServer, make_journal: Callable[[], Journal], by: str, action: Any
+) -> None:
+    typed = ElicitResult(action=action, content={"name": "half typed"})
+    both = clients(server, make_journal, LATER, {})
+    async with both as (driver, other), Inbox(make_journal()) as inbox:
+        handle = await driver.start_tool("sign")
+        question = await first_question(handle)
+        if by == "the question":
+            await question.answer(typed)
+        else:
+            answerers = {
+                "the handle": handle,
+                "the client": driver,
+                "another client": other,
+                "the inbox": inbox,
+            }
+            await answerers[by].answer(question.question_id, typed)
+        assert text(await handle.result()) == "nobody"
+    (update,) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"who": {"action": action}}
+    assert typed.content == {"name": "half typed"}, "the host's object stays as it was"
+
+
 async def test_a_question_before_a_call_without_a_key_is_answered_where_it_is_made(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
