@@ -127,7 +127,7 @@ async def at_2025_11_25(server: CurrentServer, limits: Limits) -> AsyncIterator[
         match method:
             case "tools/list":
                 tools = [{**tool, "execution": {"taskSupport": "required"}} for tool in reply["tools"]]
-                return {"tools": tools}
+                return {"tools": tools, "nextCursor": reply.get("nextCursor")}
             case "tools/call":
                 return {"task": of_older(reply)} if "task" in params and "taskId" in reply else reply
             case _:
@@ -597,6 +597,27 @@ async def test_a_list_that_does_not_come_is_given_up(opened: Opened, server: Cur
             await send(session, "tools/call")
     assert (caught.value.retryable, caught.value.not_executed) == (True, True)
     assert server.requests == []
+
+
+@ways("relay", "memory")
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_page_that_fails_for_a_moment_does_not_end_the_list(
+    opened: Opened, server: CurrentServer, failures: int
+) -> None:
+    """Or headers and schemas of the second half would be missing, for as long as the list is kept."""
+    listed = {**ACKNOWLEDGED, "ttlMs": 0, "cacheScope": "public"}
+    first, second = ({**listed, "tools": [{**TOOL, "name": name}]} for name in ("first", "second"))
+    first["nextCursor"] = "2"
+    server.replies["tools/list"] = [first, *[Fault(-32603, "Boom")] * failures, second, first, second]
+    async with opened() as session:
+        if failures == 3:  # as often as it is asked for
+            with pytest.raises(SessionError, match="Boom") as caught:
+                await session.tool("second")
+            assert caught.value.retryable
+            server.replies["tools/list"] = [first, second]
+        for name in ("second", "first"):
+            assert await session.tool(name) is not None, name
+    assert server.counts["tools/list"] == (3 if failures == 1 else 6)
 
 
 @ways("relay", "memory", "core")
