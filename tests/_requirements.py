@@ -3,17 +3,19 @@
 Every MUST and SHOULD that the Tasks extension's text puts on clients or hosts is here, and every law
 of our own. A test names what it shows with ``@requirement("<id>")``; ``test_requirements.py``
 enforces the table in both directions: no requirement without a test (or a reason), and no test
-that names a requirement which is not here.
+that names a requirement which is not here. A test that fails says with its failure what it shows.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
+
+import pytest
 
 SPEC: Final = "Tasks extension (2026-07-28)"
 CORE: Final = "MCP 2026-07-28"
@@ -274,6 +276,19 @@ def requirement(*ids: str) -> Callable[[TestT], TestT]:
 def shown_by(test: object) -> frozenset[str]:
     """The requirements that a test function, or a class of tests, is marked with."""
     return getattr(test, "requirements", frozenset())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failure the requirements that its test shows."""
+    report = yield
+    ids = shown_by(getattr(item, "function", None)) | shown_by(getattr(item, "cls", None))
+    if report.failed and ids:
+        told = [
+            f"{name} ({REQUIREMENTS[name].source}): {REQUIREMENTS[name].behaviour}" for name in sorted(ids)
+        ]
+        report.sections.append(("shows", "\n".join(told)))
+    return report
 
 
 @cache

@@ -196,6 +196,33 @@ async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_
         assert await driver.questions() == []
 
 
+@requirement("law:10")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+@pytest.mark.parametrize("by", ["the question", "the handle", "the client", "another client", "the inbox"])
+async def test_what_was_typed_into_a_form_that_is_not_accepted_goes_nowhere(
+    server: ScriptedServer, make_journal: Callable[[], Journal], by: str, action: Any
+) -> None:
+    typed = ElicitResult(action=action, content={"name": "half typed"})
+    both = clients(server, make_journal, LATER, {})
+    async with both as (driver, other), Inbox(make_journal()) as inbox:
+        handle = await driver.start_tool("sign")
+        question = await first_question(handle)
+        if by == "the question":
+            await question.answer(typed)
+        else:
+            answerers = {
+                "the handle": handle,
+                "the client": driver,
+                "another client": other,
+                "the inbox": inbox,
+            }
+            await answerers[by].answer(question.question_id, typed)
+        assert text(await handle.result()) == "nobody"
+    (update,) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"who": {"action": action}}
+    assert typed.content == {"name": "half typed"}, "the host's object stays as it was"
+
+
 async def test_a_question_before_a_call_without_a_key_is_answered_where_it_is_made(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -449,6 +476,40 @@ async def test_what_others_have_answered_is_not_put_when_the_question_before_it_
         assert handle.done
     assert asked.keys == ["k"]
     assert [sent.answers.keys() for sent in world.server.log("tasks/update")] == [{"k", "k2"}]
+
+
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("left", ["an answer", "a cancel"])
+async def test_what_others_leave_while_the_driver_reads_is_heeded_without_a_poll(left: str) -> None:
+    asks = input_required(TASK, {"k": ASK, "k2": ASK}, poll_interval_ms=60_000)
+    world = World(gets={TASK: [asks]})
+    world.journal = journal = ProbedJournal()
+    async with world.client(**LATER) as client, Inbox(journal) as inbox:
+        await client.start_tool("tool")
+        await world.clock.advance(1)
+        (record,) = await inbox.records()
+        first, second = await inbox.questions()
+        is_left = False
+
+        async def leave() -> None:
+            """Before the driver has what it has read."""
+            nonlocal is_left
+            is_left = True
+            await (second.answer(YES) if left == "an answer" else inbox.cancel(record))
+            for _ in range(10):  # until the driver was told
+                await anyio.lowlevel.checkpoint()
+
+        journal.after("instructions", leave, when=lambda found, record_id: bool(found) and not is_left)
+        await first.answer(YES)
+        await world.clock.advance(1)
+        assert is_left
+        answered = {key for sent in world.server.log("tasks/update") for key in sent.answers}
+        cancels = len(world.server.log("tasks/cancel"))
+        assert len(world.polled_at()) == 1
+    if left == "an answer":
+        assert answered == {"k", "k2"}
+    else:
+        assert cancels == 1
 
 
 @requirement("law:3", "law:8")

@@ -222,6 +222,33 @@ async def test_a_call_that_is_parked_before_its_task_is_cancelled_by_another_cli
     assert (await world.only_record()).status == "cancelled"
 
 
+QUIET = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
+
+
+@requirement("law:5", "law:8")
+@pytest.mark.parametrize(
+    ("cancels", "times"),
+    [([{}], 1), ([LOST], 1), ([UNKNOWN], 1), ([QUIET], 2), ([{}], 2)],
+    ids=["told", "lost", "refused", "the server wants to be left alone", "told before"],
+)
+async def test_a_parked_call_that_was_cancelled_is_brought_to_its_end_by_another_client(
+    cancels: list[Any], times: int
+) -> None:
+    asks = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
+    world = World(gets={TASK: [asks]}, cancels=[*cancels, {}])
+    async with world.client() as client, world.client() as other:
+        error = await world.error_of(lambda: client.call_tool("tool"))
+        assert isinstance(error, InputUnansweredError)
+        assert isinstance(error.handle, TaskHandle)
+        for _ in range(times):
+            with suppress(SessionError):
+                await world.during(error.handle.cancel, 10)
+        assert (await world.only_record()).owner is None
+        world.server.gets[TASK] = [cancelled(TASK)]
+        (handle,) = await other.resume()
+        await world.during(lambda: is_cancelled(handle), 120)
+
+
 # ── under another client ──────────────────────────────────────────────────────────────────────
 
 

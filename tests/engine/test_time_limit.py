@@ -97,6 +97,15 @@ async def test_the_server_has_its_time_after_a_question_and_no_more(make: Make) 
     assert anyio.current_time() - begun >= 2.5 * LIMIT_S
 
 
+@on_asyncio
+@by_each_way
+async def test_no_question_gives_the_server_its_time_anew(make: Make) -> None:
+    half_and_more = work(0.7 * LIMIT_S)
+    async with client(Slow(), WHO, half_and_more, WHAT, half_and_more, DONE) as opened:
+        with pytest.raises(WaitTimeoutError):
+            await make(opened, timeout_excludes_questions=True)
+
+
 async def test_a_question_that_was_asked_before_the_wait_began_does_not_count_either() -> None:
     person = Slow()
     async with client(person, WHO, DONE) as opened:

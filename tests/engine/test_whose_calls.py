@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from mcp_tasks_client import BlockingTaskHandle, SqliteJournal, TaskHandle, Task
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.errors import WaitTimeoutError
-from mcp_tasks_client.machine.record import Origin
+from mcp_tasks_client.machine.record import Origin, Scope
 from mcp_tasks_client.testing import working
+from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import TASK, World
 
@@ -166,6 +168,60 @@ print(*astuple(Process.current().origin))
     ) as process:
         said = process.communicate(timeout=50)[0].split()
     assert said == [program, Process.current().origin.host, str(process.pid)]
+
+
+# ── users and servers ─────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:9")
+@pytest.mark.parametrize("task_id", [None, "a-task-of-hers"])
+async def test_a_reference_with_the_record_id_of_another_user_finds_nothing_of_that_user(
+    task_id: str | None,
+) -> None:
+    world = World(**TWO_CALLS)
+    async with world.client(principal="ada") as ada:
+        handle = await ada.start_tool("deploy", label="of Ada")
+    before = await world.only_record(Scope("scripted", "ada"))
+    async with world.client(principal="eve") as eve:
+        forged: Any = {**handle.reference, "principal": "eve", "task_id": task_id}
+        if task_id is None:
+            with pytest.raises(ValueError, match="holds nothing of its call"):
+                await eve.attach(forged)
+        else:
+            found: list[TaskHandle] = []
+            await world.during(partial(_attach, eve, forged, found), 5)
+            assert [(one.task_id, one.label) for one in found] == [(task_id, None)]
+        assert [one.task_id for one in await eve.records()] == ([] if task_id is None else [task_id])
+        with pytest.raises(ValueError, match="belongs to endpoint 'scripted' and principal 'ada'"):
+            await eve.attach(handle.reference)
+    assert await world.only_record(Scope("scripted", "ada")) == before
+
+
+@requirement("law:9")
+@pytest.mark.parametrize("other", [{"principal": "eve"}, {"endpoint": "elsewhere"}], ids=["user", "server"])
+async def test_a_task_id_that_another_user_or_server_has_is_attached_as_a_task_of_its_own(
+    other: dict[str, str],
+) -> None:
+    world = World(gets={TASK: [working(TASK, poll_interval_ms=1000)]})
+    theirs = World(
+        gets={TASK: [working(TASK, poll_interval_ms=1000)]}, endpoint=other.get("endpoint", "scripted")
+    )
+    theirs.clock, theirs.server.clock, theirs.journal = world.clock, world.clock, world.journal
+    found: list[TaskHandle] = []
+    async with (
+        world.client(principal="ada") as ada,
+        theirs.client(principal=other.get("principal", "ada")) as eve,
+    ):
+        for client in (ada, eve):
+            await world.during(partial(_attach, client, TASK, found), 5)
+        assert found[0] != found[1]
+        records = [*await ada.records(), *await eve.records()]
+    assert [one.record_id for one in records] == [one.reference["record_id"] for one in found]
+    assert len({one.scope for one in records}) == 2
+
+
+async def _attach(client: TasksClient, wanted: Any, found: list[TaskHandle]) -> None:
+    found.append(await client.attach(wanted))
 
 
 # ── handles ───────────────────────────────────────────────────────────────────────────────────

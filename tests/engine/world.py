@@ -21,6 +21,7 @@ from tests.scripted_session import STALL, ScriptedSession
 __all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World"]
 
 TASK = "task-0123456789abcdef"
+SCOPE = Scope("scripted")
 NO_JITTER = PollPolicy(jitter=0.0)
 DONE = completed(TASK, text_result("done"))
 ASK = {
@@ -95,9 +96,9 @@ class World:
     def polled_at(self) -> list[float]:
         return [sent.at for sent in self.server.log("tasks/get")]
 
-    async def only_record(self) -> TaskRecord:
+    async def only_record(self, scope: Scope = SCOPE) -> TaskRecord:
         async with self.journal:
-            (record,) = await self.journal.records(Scope("scripted"))
+            (record,) = await self.journal.records(scope)
         return record
 
 

@@ -6,9 +6,10 @@ Each mutant is a change of one statement. ``conftest.py`` makes the one that the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mcp_tasks_client.journal.row import CHANGING, Row
 from mcp_tasks_client.journal.statements import texts
 
 __all__ = ["MUTANTS", "Mutant", "broken", "mutants_of"]
@@ -22,7 +23,54 @@ class Mutant(NamedTuple):
     new: str = ""
 
 
+_STORED: Final = (*Row._fields, "scope", "key")
+_MAY_BE_NULL: Final = (
+    *("tool", "arguments_digest", "idempotency_key", "key", "owner", "delivered_at"),
+    *("task_id", "due_at", "expires_at", "label", "application", "origin"),
+)
+
+
+def _assign(source: str, columns: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {source}.{name}" for name in columns)
+
+
+def _leave_out(column: str, value: str = "NULL") -> str:
+    """The columns of a record, one of which gets a value that was not given."""
+    return ", ".join(f"{value} AS {name}" if name == column else name for name in _STORED)
+
+
+_LEFT_OUT: Final[dict[str, Mutant]] = {
+    **{
+        f"a save of a known record leaves {column} as it was": Mutant(
+            "save_known", "{changes}", _assign("given", [name for name in CHANGING if name != column])
+        )
+        for column in CHANGING
+    },
+    **{
+        f"a save leaves {column} as it was": Mutant(
+            "save", "{all_changes}", _assign("excluded", [name for name in changed if name != column])
+        )
+        for changed in [[name for name in _STORED if name not in ("record_id", "fence")]]
+        for column in changed
+    },
+    **{
+        f"{statement} leaves {column} out": Mutant(
+            statement, "SELECT {columns}, scope, key", f"SELECT {_leave_out(column)}"
+        )
+        for statement in ("claim", "save", "copy_records")
+        for column in _MAY_BE_NULL
+    },
+    **{
+        f"{statement} stores no fence": Mutant(
+            statement, "SELECT {columns}, scope, key", f"SELECT {_leave_out('fence', '0')}"
+        )
+        for statement in ("claim", "save", "copy_records")
+    },
+}
+"""One for each column that a statement may leave out in silence. The others may not be NULL."""
+
 MUTANTS: Final[dict[str, Mutant]] = {
+    **_LEFT_OUT,
     "a transaction that was given up is committed late": Mutant("begin", " AND given_up < {:number}"),
     "whoever reconnects is told that nothing was committed": Mutant(
         "settle", "RETURNING committed >= {:number}", "RETURNING false"
@@ -138,6 +186,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "instructions come in the order of their names": Mutant(
         "instructions", "ORDER BY stored.sequence", "ORDER BY stored.name DESC"
     ),
+    "a database is written while it is copied": Mutant("lock_all", "SHARE ROW EXCLUSIVE", "ACCESS SHARE"),
     "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
 }
 

@@ -16,11 +16,12 @@ import psycopg
 import pytest
 
 from mcp_tasks_client.journal.base import Instruction, Journal, Lease
-from mcp_tasks_client.journal.copy.__main__ import main
+from mcp_tasks_client.journal.copy.__main__ import _medium, copy, main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord
 from mcp_tasks_client.testing.samples import finished, observing, record, with_key
+from tests.journal.files import raw
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -38,7 +39,14 @@ def no_schema(postgres: str) -> Iterator[None]:
 async def fill(journal: Journal) -> list[TaskRecord]:
     given = [
         record(state=observing("t\u00e4sk\0"), scope=Scope("https://b\u00fccher.example/", "alice")),
-        record(state=finished(), idempotency_key="order-42", delivered_at=5.0, label="\ud83d\0"),
+        record(
+            state=finished(),
+            idempotency_key="order-42",
+            delivered_at=5.0,
+            label="\ud83d\0",
+            arguments_digest="ab" * 32,
+            origin=Origin("worker.py", "web-1", 4711),
+        ),
         record(state=observing(ttl_ms=1e300), owner="gone/1", fence=2**62, application="payroll"),
         *(record(created_at=2e9 - n) for n in range(1200)),
     ]
@@ -70,6 +78,43 @@ async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, pa
                 assert await journal.instructions(given[0].record_id) == []
                 assert await journal.instruct(given[0].record_id, NO) == YES._replace(body="", heeded=True)
                 assert await journal.instructions(given[2].record_id) == [YES]
+    with raw(path) as there, raw(back.path) as returned:
+        for table in ("records", "instructions"):  # columns besides, by which records are found
+            rows = f"SELECT * FROM {table} ORDER BY sequence"
+            assert returned.execute(rows).fetchall() == there.execute(rows).fetchall()
+
+
+class Intruder:
+    """A codec that tries to write to both journals while they are copied."""
+
+    def __init__(self, file: Path, database: str) -> None:
+        self.file, self.database, self.tried = file, database, 0
+
+    def encode(self, value: bytes) -> bytes:
+        with raw(self.file) as connection, pytest.raises(sqlite3.OperationalError, match="is locked"):
+            connection.execute("DELETE FROM records")
+        with psycopg.connect(self.database, autocommit=True) as other:
+            other.execute("SET lock_timeout = 50")
+            for table in ("records", "instructions", "leases"):
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    other.execute(f"DELETE FROM {SCHEMA}.{table}".encode())
+        self.tried += 1
+        return value
+
+    def decode(self, value: bytes) -> bytes:
+        return value
+
+
+async def test_nobody_writes_to_either_journal_while_it_is_copied(postgres: str, path: Path) -> None:
+    back = path.with_name("back.sqlite3")
+    with anyio.fail_after(50):
+        async with SqliteJournal(path) as journal:
+            await journal.save(record())
+        for source, target, file in ((str(path), postgres, path), (postgres, str(back), back)):
+            intruder = Intruder(file, postgres)
+            decoder = None if source == str(path) else intruder
+            copied = copy(_medium(source, SCHEMA), _medium(target, SCHEMA), decoder=decoder, encoder=intruder)
+            assert (copied, intruder.tried) == ((1, 0), 1)
 
 
 @pytest.mark.parametrize(

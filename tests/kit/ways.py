@@ -79,10 +79,10 @@ async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Cal
 @asynccontextmanager
 async def by_url(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
     """A ``TasksClient`` over HTTP."""
-    environment = Environment(clock=server.clock)
+    options.setdefault("environment", Environment(clock=server.clock))
     async with (
         httpx.AsyncClient(transport=httpx.ASGITransport(server.app)) as http,
-        TasksClient(URL, http_client=http, environment=environment, **options) as client,
+        TasksClient(URL, http_client=http, **options) as client,
     ):
         yield _calling(client)
 

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from ...errors import DrivenElsewhereError, JournalError
 from ...journal.base import Journal
-from ...machine.record import Scope, TaskRecord
+from ...machine.record import Origin, Scope, TaskRecord
 from ...machine.states import Calling, Completed, OutcomeUnknown
 from ..samples import SCOPE, everybody, finished, observing, only, record, with_key
 
@@ -91,12 +91,88 @@ class SaveTests:
             updated_at=2.0,
             delivered_at=3.0,
             owner="host:4711",
+            label="for Ada",
+            application="payroll",
+            origin=Origin("worker.py", "web-1", 4711),
         )
         await journal.save(now)
 
         assert await journal.records(SCOPE) == []
         assert await only(journal, now.scope) == now
         assert await with_key(journal, SCOPE, "order-42") is None
+
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_what_is_saved_later_decides_what_is_found(self, journal: Journal, known: bool) -> None:
+        save = partial(journal.save, known=known)
+        await journal.save(given := record(idempotency_key="order-42"))
+        assert await journal.records(SCOPE, pending=True) == []
+
+        await save(working := replace(given, state=observing(ttl_ms=1_000), owner="a/1"))
+        assert await journal.by_task_id(SCOPE, "task-1") == working
+        assert await journal.records(SCOPE, pending=True) == [working]
+        assert await journal.records(SCOPE, asking=True) == []
+
+        await save(asks := replace(working, state=observing(status="input_required"), updated_at=2.0))
+        assert await journal.records(SCOPE, asking=True) == [asks]
+        journal.deliver(9.0, {given.record_id: 0})
+        assert await only(journal) == asks, "it is no outcome"
+
+        await save(ended := replace(asks, state=finished(), owner=None))
+        assert await only(journal) == ended
+        assert await journal.records(SCOPE, asking=True) == []
+        journal.deliver(9.0, {given.record_id: 0})
+        assert await journal.records(SCOPE, pending=True) == []
+        assert await journal.records(SCOPE, delivered_since=9.0) == [
+            replace(ended, delivered_at=9.0, updated_at=9.0)
+        ]
+
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_a_time_to_live_that_has_changed_decides_what_is_kept(
+        self, journal: Journal, known: bool
+    ) -> None:
+        prolonged = record(state=observing("prolonged", ttl_ms=1_000))
+        shortened = record(state=observing("shortened"))
+        ended = record(state=observing("ended", ttl_ms=1_000))
+        for one in (prolonged, shortened, ended):
+            await journal.save(one)
+
+        kept = [
+            replace(prolonged, state=observing("prolonged", ttl_ms=99_000)),
+            replace(ended, state=replace(finished(), task=observing("ended").task)),
+        ]
+        for one in (*kept, replace(shortened, state=observing("shortened", ttl_ms=98_000))):
+            await journal.save(one, known=known)
+
+        assert await journal.prune(100.0, 100.0) == 1
+        assert await journal.records(SCOPE) == kept
+
+    @pytest.mark.parametrize("is_claimed", [False, True])
+    async def test_all_that_a_new_record_says_is_kept(self, journal: Journal, is_claimed: bool) -> None:
+        given = record(
+            arguments_digest="ab" * 32,
+            idempotency_key="order-42",
+            state=finished(),
+            delivered_at=103.0,
+            owner="a/1",
+            fence=7,
+            label="for Ada",
+            application="payroll",
+            origin=Origin("worker.py", "web-1", 4711),
+        )
+        expired = record(state=observing(ttl_ms=98_000), created_at=1.0)
+        for one in (given, expired):
+            if is_claimed:
+                assert await journal.claim(one) == one
+            else:
+                await journal.save(one)
+
+        assert await journal.by_id(given.record_id) == given
+        assert await journal.by_task_id(SCOPE, "task-1") == expired
+        journal.deliver(9.0, {expired.record_id: 0})
+        assert await journal.records(SCOPE) == [expired, given]
+        assert await journal.claim(other := record(idempotency_key="order-42")) == given != other
+        assert await journal.prune(100.0, 100.0) == 1
+        assert await only(journal) == given
 
     async def test_a_key_that_another_record_holds_is_refused_and_nothing_changes(
         self, journal: Journal

@@ -14,6 +14,7 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
+from tests._requirements import requirement
 from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost, asking_server, count, hosted
 from tests.kit.older_server import OlderServer, refusal, text
 
@@ -36,12 +37,31 @@ async def test_a_principal_says_that_all_credentials_are_one_user_s() -> None:
     assert count(server, "server/discover") == 1, "the session goes on"
 
 
-async def test_each_user_has_a_session_and_headers_of_tracing_make_no_user() -> None:
+CREDENTIALS = [
+    *("Authorization", "Cookie", "X-Api-Key", "X-Access-Token", "X-Secret", "X-Credential", "X-User"),
+    *("X-Tenant-Id", "X-Account", "X-Customer", "X-Org", "X-Principal"),
+]
+"""Headers by which hosts tell a server for whom they ask."""
+
+
+@requirement("law:9")
+@pytest.mark.parametrize("header", CREDENTIALS)
+async def test_each_user_has_a_session_and_keys_and_headers_of_tracing_make_no_user(header: str) -> None:
     server = asking_server()
+
+    async def call_as(number: int, user: str, meta: JSONObject) -> JSONObject:
+        headers = {header: user, "traceparent": f"00-{number}", "Idempotency-Key": str(number)}
+        return host.read(await host.post(host.body("slow", meta=meta), **headers))
+
     async with hosted(server) as host:
         for number, user in enumerate(["ada", "ada", "bob", "ada", "bob"]):
-            await call_as(host, user, {}, traceparent=f"00-{number}", **{"Idempotency-Key": str(number)})
-    assert count(server, "server/discover") == 2
+            assert "result" in await call_as(number, user, {})
+        assert count(server, "server/discover") == 2
+        assert "result" in await call_as(5, "ada", KEY)
+        refused = await call_as(6, "bob", KEY)
+        assert "was used with another credential" in refused["error"]["message"]
+        assert "result" in await call_as(7, "ada", KEY)
+    assert count(server, "tools/call") == 6
 
 
 async def test_arguments_that_are_no_object_are_refused() -> None:

@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -42,6 +42,7 @@ from tests.kit.json_rpc_host import (
     CURRENT,
     LIMIT_S,
     OLDER,
+    QUICK,
     URL,
     JsonRpcHost,
     asking_server,
@@ -50,6 +51,7 @@ from tests.kit.json_rpc_host import (
     recorded,
     resume,
 )
+from tests.kit.older_server import OlderServer, refusal
 from tests.kit.probed_journal import ProbedJournal
 
 from ..._requirements import requirement
@@ -217,6 +219,71 @@ async def test_a_client_that_is_closed_ends_its_calls_and_their_tasks_go_on(libr
     assert [type(error) for error in errors] == [library.ReadError] * 2
     assert "TasksClient(url).resume()" in str(errors[0])
     assert [record.owner for record in await recorded(journal, pending=True)] == [None, None]
+
+
+class Noted(httpx.AsyncBaseTransport):
+    """Notes each request once it has its reply, which takes a while, and the closing."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self.inner = inner
+        self.noted: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self.inner.handle_async_request(request)
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        content = request.content or b"{}"
+        self.noted.append(json.loads(content).get("method", request.method))
+        return response
+
+    async def aclose(self) -> None:
+        self.noted.append("closed")
+
+
+@requirement("law:8")
+@pytest.mark.parametrize("fate", ["cancelled", "cancelled while it is read", "ended"])
+@pytest.mark.parametrize("version", [CURRENT, OLDER])
+@pytest.mark.parametrize("is_entered", [True, False], ids=["left", "closed"])
+async def test_the_inner_transport_is_closed_when_all_was_sent(
+    is_entered: bool, version: str, fate: str
+) -> None:
+    server, wire = asking_server(), OlderServer()
+    wire.replies["server/discover"] = lambda arrived: refusal(-32600, "Unsupported protocol version", 400)
+    if fate == "ended":
+        wire.replies["tasks/get"] = lambda arrived: {**wire.task, "status": "completed"}
+        wire.replies["tasks/result"] = lambda arrived: {"content": []}
+    inner = Noted(httpx.ASGITransport(server.app) if version == CURRENT else httpx.MockTransport(wire))
+    transport = TasksHttpTransport(
+        inner,
+        journal=MemoryJournal(),
+        poll=QUICK,
+        on_abandon="cancel",
+        environment=Environment(clock=server.clock),
+    )
+    client: Any = httpx.AsyncClient(transport=transport)
+    host = JsonRpcHost(client, version=version)
+    tool = "slow" if version == OLDER or fate == "ended" else "for_ever"
+
+    async def call() -> None:
+        meta = {"progressToken": 1} if fate == "cancelled while it is read" else {}
+        with suppress(httpx.HTTPError):
+            await host.post(host.body(tool, meta=meta))
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as calls, AsyncExitStack() as leaving:
+            if is_entered:
+                await leaving.enter_async_context(client)
+            else:
+                leaving.push_async_callback(client.aclose)
+            if fate == "ended":
+                await call()
+            else:
+                calls.start_soon(call)
+                while "tasks/get" not in inner.noted:
+                    await anyio.lowlevel.checkpoint()
+    assert inner.noted.index("closed") == len(inner.noted) - 1, inner.noted
+    assert ("tasks/cancel" in inner.noted) == (fate != "ended")
+    assert ("DELETE" in inner.noted) == (fate == "ended" and version == OLDER)
 
 
 @pytest.mark.parametrize("on_abandon", ["detach", "cancel"])
