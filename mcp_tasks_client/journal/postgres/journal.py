@@ -19,6 +19,7 @@ from .dialect import check_schema
 __all__ = ["PostgresJournal"]
 
 _LONGEST_OUTAGE_S: Final = 86_400.0
+_SHORTEST_ANSWER_S: Final = 0.5
 
 
 class PostgresJournal(SqlJournal):
@@ -81,7 +82,9 @@ class PostgresJournal(SqlJournal):
 
         self._identity = ("postgresql", parse(dsn), schema)
         self._clock = DatabaseClock.of(self._identity)
-        name, reach = describe(dsn, schema), partial(connect, dsn, password)
+        name = describe(dsn, schema)
+        # What waits is tried again over another connection before its time is over.
+        reach = partial(connect, dsn, password, limit_s=max(_SHORTEST_ANSWER_S, outage_s / 2))
         super().__init__(name, codec, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
         self._make = partial(PostgresThread, self._identity, reach, name, schema, outage_s, self._timing)
         self._join = PostgresThread.joined
