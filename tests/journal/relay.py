@@ -32,7 +32,7 @@ class Relay:
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / ".s.PGSQL.5432"))
         self._listening.listen()
-        self._ends = False
+        self._ends = self._is_deaf = False
         self._frozen: set[socket.socket] = set()
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve)
@@ -42,6 +42,11 @@ class Relay:
         """Pass nothing on any more of the connections that there are. Neither side is told."""
         with self._lock:
             self._frozen.update(one for pair in self._pairs for one in pair)
+
+    def go_deaf(self) -> None:
+        """Take connections and pass nothing on any more, also of those that are made later."""
+        self._is_deaf = True
+        self.freeze()
 
     def abandon(self) -> None:
         """End the connections towards the clients. The server is not told."""
@@ -76,9 +81,16 @@ class Relay:
     def _accept(self) -> None:
         client, _ = self._listening.accept()
         server = socket.socket(socket.AF_UNIX)
-        server.connect(self._server)
+        try:
+            server.connect(self._server)
+        except OSError:  # it is down
+            server.close()
+            client.close()
+            return
         with self._lock:
             self._pairs.append((client, server))
+            if self._is_deaf:
+                self._frozen.update((client, server))
 
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
         with self._lock:

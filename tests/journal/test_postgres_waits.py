@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from anyio import to_thread
 
+from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError, JournalLockedError
 from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.base import Instruction, Lease
@@ -22,6 +23,7 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.thread import PostgresThread
 from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.samples import SCOPE, Heard, Source, lease, observing, record
 from tests._requirements import requirement
 from tests.journal.files import timed
@@ -431,6 +433,51 @@ async def test_what_waits_for_a_reply_is_tried_over_another_connection_in_time(
             await journal.save(given := record())
             assert time.monotonic() - began < outage_s
             assert given in await journal.records(SCOPE)
+
+
+@requirement("law:8")
+@pytest.mark.parametrize("how", ["down", "deaf"])
+async def test_closing_a_client_takes_three_times_what_a_write_waits_at_most(
+    server: PostgresServer, relay: Relay, how: str
+) -> None:
+    """A call that it drives is committed once more and released, and then its owner."""
+    drop(server)
+    outage_s = 1.0
+    scripted = ScriptedServer()
+    scripted.tool("build", [work(1000), complete(text_result("done"))])
+    journal = PostgresJournal(relay.dsn, schema=SCHEMA, outage_s=outage_s)
+    with anyio.fail_after(60):
+        try:
+            async with TasksClient(scripted.session(), journal=journal) as client:
+                for number in range(5):
+                    await client.start_tool("build", {"n": number}, idempotency_key=str(number))
+                await anyio.sleep(0.3)
+                if how == "down":
+                    await to_thread.run_sync(server.stop, "immediate")
+                else:
+                    await to_thread.run_sync(relay.go_deaf)
+                began = time.monotonic()
+            took_s = time.monotonic() - began
+        finally:
+            if how == "down":
+                server.start()
+    assert took_s <= 3 * (outage_s + 5), "as the guide of fleets says"
+    if how == "down":
+        assert took_s <= 3 * outage_s + 2, "a connection that is refused is no attempt that lasts"
+
+
+async def test_a_lost_connection_is_told_once(
+    journal: PostgresJournal, server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not by psycopg as well, whose warnings name no journal."""
+    await stored(journal, 1)
+    caplog.clear()
+    ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    run(server, ours, "mcp-tasks-client")
+    await stored(journal, 1)
+    (told,) = [one for one in caplog.records if one.levelname != "DEBUG"]
+    assert told.name == "mcp_tasks_client"
+    assert f"connection to the journal {SCHEMA}" in told.getMessage()
 
 
 # ── a connection that is gone ─────────────────────────────────────────────────────────────────

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 __all__ = [
-    *("Backend", "Connection", "NotEnrolled", "connect", "describe", "end_backend"),
+    *("SHORTEST_ANSWER_S", "Backend", "Connection", "NotEnrolled", "connect", "describe", "end_backend"),
     *("explain", "is_lost", "make_tables", "may_pass", "parse", "send_all"),
 ]
 
@@ -94,7 +94,6 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 _UNLESS_GIVEN: Final = {
     "application_name": "mcp-tasks-client",
     "client_encoding": "utf8",
-    "connect_timeout": "5",
     # A server that is gone without a word is noticed after 15 seconds, and not after two hours.
     "keepalives_idle": "5",
     "keepalives_interval": "5",
@@ -132,6 +131,13 @@ _LIMITS: Final = {
 """Settings of each session that are limits of one transaction, and which part of the time for an answer."""
 
 _CONNECT_S: Final = 5.0
+"""Seconds that making a connection may take."""
+
+_SHORTEST_CONNECT_S: Final = 2.0
+"""The least that libpq knows."""
+
+SHORTEST_ANSWER_S: Final = 0.5
+"""Seconds for which a reply is waited for at least."""
 
 
 def connect(
@@ -151,7 +157,9 @@ def connect(
         psycopg.Error: See :func:`may_pass` and :func:`explain`.
     """
     given = conninfo_to_dict(dsn)
-    unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
+    connect_s = min(_CONNECT_S, max(_SHORTEST_CONNECT_S, limit_s or _CONNECT_S))
+    defaults = {**_UNLESS_GIVEN, "connect_timeout": str(round(connect_s))}
+    unless_given = {name: value for name, value in defaults.items() if name not in given}
     secret: dict[str, str] = {}
     if password is not None:
         try:
@@ -242,6 +250,8 @@ def _sqlstate_of(error: psycopg.OperationalError, address: str) -> str:
     if error.pgconn is not None and error.pgconn.needs_password:
         return errors.InvalidPassword.sqlstate or ""
     words = str(error)
+    if isinstance(error, errors.ConnectionTimeout):
+        return ""  # nobody has said anything
     if words not in _REASONS:
         found = _ask_again(address)
         if found is None:  # psycopg cannot tell the code here

@@ -19,8 +19,9 @@ __all__ = ["Listener"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_FIRST_PAUSE_S: Final = 0.1
 _PAUSE_S: Final = 2.0
-"""Seconds between attempts to connect. Meanwhile the journal looks by itself."""
+"""Seconds between attempts to connect; the first one comes sooner. Meanwhile the journal looks by itself."""
 
 _END_S: Final = 2.0
 """Seconds that its end is waited for. Making a connection may last longer."""
@@ -61,11 +62,13 @@ class Listener:
         self._thread.join(_END_S)
 
     def _serve(self) -> None:
-        is_first = True
+        pause_s = 0.0
         try:
-            while not self._waits_for(None, 0 if is_first else _PAUSE_S):
+            while not self._waits_for(None, pause_s):
+                pause_s = _PAUSE_S
                 try:
                     with closing(self._connect()) as connection:
+                        pause_s = _FIRST_PAUSE_S
                         # It may hold the row of a lease.
                         end_backend(connection, self._backend)
                         self._backend = connection.backend
@@ -73,7 +76,6 @@ class Listener:
                         return
                 except (psycopg.Error, JournalError) as error:
                     logger.debug("no lease is renewed and nothing heard of others for a while: %s", error)
-                is_first = False
         finally:
             self._stopped.close()
 

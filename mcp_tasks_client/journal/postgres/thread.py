@@ -34,6 +34,7 @@ from ..thread import JournalThread, note_renewal
 from ..work import Job, end_leases, group_jobs, note_results, renew_lease
 from .clock import DatabaseClock
 from .database import (
+    SHORTEST_ANSWER_S,
     Backend,
     Connection,
     NotEnrolled,
@@ -213,7 +214,7 @@ class PostgresThread(JournalThread):
         failed: Exception | None = None
         sent_at = time.monotonic()
         try:
-            with connection.pipeline() as pipeline:
+            with connection.answering_within(self._left_s(jobs)), connection.pipeline() as pipeline:
                 # Raised after the pipeline is left, which would log what else goes wrong then.
                 try:
                     if self._unsettled is not None:
@@ -247,6 +248,11 @@ class PostgresThread(JournalThread):
             self._clock.note(begun.fetchall()[0][1], sent_at)
         for run, cursors in sent:
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
+
+    def _left_s(self, jobs: list[_Job]) -> float:
+        """Seconds for which a reply may be waited for, until nobody waits for these jobs any more."""
+        asked_at = max(job.work.asked_at for job in jobs)
+        return max(SHORTEST_ANSWER_S, asked_at + self._patience_s - time.monotonic())
 
     def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
         work = run[0].work
