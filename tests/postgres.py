@@ -6,10 +6,13 @@ in a temporary folder, listens on a Unix socket there, and trusts whoever can re
 
 ``python -m tests.postgres FOLDER`` is the *keeper* of a server: it makes the data, keeps the server running,
 and stops it and removes the folder once nobody holds the lock on ``users`` any more, however they have ended.
+``python -m tests.postgres FOLDER PROGRAMS LOCALE`` keeps a server that the system has installed, whose words
+are in the language of a locale.
 """
 
 from __future__ import annotations
 
+import locale
 import os
 import shutil
 import signal
@@ -61,15 +64,15 @@ class PostgresServer:
         self._users = users
 
     @classmethod
-    def started(cls) -> PostgresServer:
-        """A new one."""
+    def started(cls, *options: str) -> PostgresServer:
+        """A new one, with further options for its keeper."""
         folder = Path(tempfile.mkdtemp(prefix="mcp-postgres-"))  # a short path, as sockets need
         (folder / "users").touch()
         users = _take_part(folder)
         assert users is not None
         with (folder / "log").open("wb") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(folder)],
+                [sys.executable, "-m", __name__, str(folder), *options],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -143,6 +146,32 @@ def running_postgres() -> Iterator[PostgresServer]:
         server.leave()
 
 
+GERMAN: Final = "de_DE.UTF-8"
+
+
+@contextmanager
+def running_german_postgres() -> Iterator[PostgresServer]:
+    """A server that the system has installed, which speaks German. Skipped where there is none."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda one: int(one.parent.name))
+    if not installed:
+        pytest.skip("no PostgreSQL of the system is installed (Debian: apt-get install postgresql)")
+    try:
+        _check_locale(GERMAN)
+    except locale.Error:
+        pytest.skip(f"the locale is not there (localedef -i de_DE -f UTF-8 {GERMAN})")
+    server = PostgresServer.started(str(installed[-1]), GERMAN)
+    try:
+        yield server
+    finally:
+        server.leave()
+
+
+def _check_locale(name: str) -> None:
+    before = locale.setlocale(locale.LC_MESSAGES)
+    locale.setlocale(locale.LC_MESSAGES, name)
+    locale.setlocale(locale.LC_MESSAGES, before)
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """How to connect to a server that the whole run shares."""
@@ -170,9 +199,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 # ── the keeper ────────────────────────────────────────────────────────────────────────────────
 
 
-def keep(folder: Path) -> None:
+def keep(folder: Path, installed: str | None = None, messages: str = "C") -> None:
     """Have a server run for as long as it has users."""
     binaries, user = programs(folder)
+    binaries = Path(installed or binaries)
     (folder / "data").mkdir()
     if user:
         os.chown(folder / "data", NOBODY, NOBODY)
@@ -180,7 +210,7 @@ def keep(folder: Path) -> None:
     subprocess.run(
         [binaries / "initdb", "--pgdata=data", *options], check=True, stdout=sys.stderr, cwd=folder, **user
     )
-    settings = {**SETTINGS, "unix_socket_directories": str(folder / "data")}
+    settings = {**SETTINGS, "unix_socket_directories": str(folder / "data"), "lc_messages": messages}
     with (folder / "data" / "postgresql.auto.conf").open("a") as file:  # which ALTER SYSTEM changes
         file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
     command = [binaries / "postgres", "-D", "data"]
@@ -231,4 +261,4 @@ def programs(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    keep(Path(sys.argv[1]), *sys.argv[2:])

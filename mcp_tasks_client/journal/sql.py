@@ -321,7 +321,7 @@ class SqlJournal(Journal):
 
         def read(found: Found) -> Sequence[Any] | None:
             standing = found[1][0] if found[1] else None
-            if standing == (row["name"], row["body"], row["at"], 0):
+            if standing is not None and (*standing[:2], standing[3]) == (row["name"], row["body"], 0):
                 medium.tell((key,))
             return standing
 

@@ -72,13 +72,14 @@ class Statements:
 
     Args:
         dialect: Of the database.
-        schema: Where the tables are; empty if the connection says so.
+        schema: Where the tables are, as an identifier of SQL; empty if the connection says so.
+        channel: Where listeners of other processes are told.
     """
 
-    def __init__(self, dialect: Dialect, schema: str) -> None:
+    def __init__(self, dialect: Dialect, schema: str, *, channel: str = "") -> None:
         self._dialect = dialect
         self._table = f"{schema}." if schema else ""
-        self._parts = {**_PARTS, **dialect.parts, "schema": schema}
+        self._parts = {**_PARTS, **dialect.parts, "schema": channel}
         self._filled: dict[tuple[str, bool, int], Statement] = {}
 
     def __call__(self, name: str, *, in_scope: bool = True, rows: int = 1) -> Statement:

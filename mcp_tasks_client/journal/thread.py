@@ -5,7 +5,12 @@ leave works and wait. The thread takes all works that have gathered, carries the
 callers, so that a thousand of them share one commit. Calls of a database block, which nothing in an event
 loop may do; a thread for each call, or a commit for each, is ten times slower.
 
-Writes that no caller waits for share those commits: deliveries, and the renewal of leases.
+Writes that no caller waits for share those commits: deliveries, and the renewal of leases in a file.
+
+**What waits, waits for as long as was promised.** A work that failed by what may pass (the database is away,
+another process has the row) is carried out again, until the medium's time to wait is over since it was asked
+for. It then fails alone. Works that were asked for meanwhile do not wait for it, unless they are about the
+same row.
 
 Each kind of database is a subclass: how it is opened, how works are carried out, how it is closed.
 """
@@ -37,12 +42,12 @@ from .medium import Medium, Timing
 from .row import not_open, unescape_each
 from .work import Job, Work, renew_lease
 
-__all__ = ["JournalThread"]
+__all__ = ["JournalThread", "note_renewal"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 _CLOSING_S: Final = 10.0
-"""Seconds that the last user's leaving allows the medium, besides its own time to wait."""
+"""Seconds that leaving allows the medium besides its time to wait: for one attempt that is under way then."""
 
 _WOKEN_AT_ONCE: Final = 50
 """Callers that one turn of an event loop wakes. Each may step for a tenth of a millisecond and more."""
@@ -84,7 +89,7 @@ class JournalThread(Medium):
     Args:
         key: Tells the medium from others in this process.
         name: The name of the medium in messages.
-        patience_s: Seconds for which a commit may wait for others who have the medium.
+        patience_s: Seconds for which a work is carried out again, from when it was asked for.
         timing: Of the journal that came first.
     """
 
@@ -100,10 +105,14 @@ class JournalThread(Medium):
         self._close_at = math.inf
         self._ended = False
         self._is_open = False
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()  # None: look what else there is to do
+        # A waiter alone is woken when all is done that came before it. None: look what else there is to do.
+        self._jobs: SimpleQueue[_Job | Waiter | None] = SimpleQueue()
+        self._barriers: list[Waiter] = []
         self._numbers = count(1)  # of jobs; a renewal has none, and comes first
         self._came = 0  # how many jobs the last turn took
         self._unattended: list[_Job] = []
+        self._again: list[_Job] = []  # failed by what may pass, oldest first
+        self._again_at = 0.0  # when they are carried out again, by the monotonic clock
         self._failing = False  # the last unattended write has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
@@ -124,6 +133,10 @@ class JournalThread(Medium):
     @abstractmethod
     def _carry_out(self, jobs: list[_Job]) -> None:
         """Do all of these works, which either write or read; each job gets its result or error."""
+
+    @abstractmethod
+    def _pause_after(self, error: Exception) -> float | None:
+        """Seconds after which a work that has failed so is carried out again; ``None``: it has failed."""
 
     @abstractmethod
     def _may_have_changed(self) -> bool:
@@ -188,7 +201,7 @@ class JournalThread(Medium):
         """
         self._check_process()
         if not self._is_open:
-            await self.run(_NOTHING)
+            await self.run(Work(statements=(), writes=False))
 
     def leave_soon(self, journal: object) -> None:
         """Count a journal out. Some seconds after the last one has left, the database is closed."""
@@ -200,9 +213,8 @@ class JournalThread(Medium):
             return  # the thread is the parent's
         waiter = Waiter()
         self._leave(journal, 0, waiter)
-        # Twice the wait for others who have the medium, and time for the medium itself. Shielded, so that the
-        # thread's work for a scope ends with the scope.
-        with anyio.move_on_after(2 * self._patience_s + _CLOSING_S, shield=True):
+        # What is queued was asked for before now. Shielded: the thread's work for a scope ends with it.
+        with anyio.move_on_after(self._patience_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
     async def run(self, work: Work) -> Any:
@@ -313,7 +325,7 @@ class JournalThread(Medium):
 
     def _put_barrier(self, waiter: Waiter) -> None:
         """Have one woken when all is done that is queued by now."""
-        self._jobs.put(Job(_NOTHING, waiter))
+        self._jobs.put(waiter)
 
     def _close_at_exit(self) -> None:
         """Write what nobody waits for, even if the interpreter ends before it was time."""
@@ -360,6 +372,8 @@ class JournalThread(Medium):
             for job in jobs:
                 job.error = error
             _wake_for(jobs)
+            barriers, self._barriers = self._barriers, []
+            _wake(barriers)
         self._end()
 
     def _try_to_end(self) -> bool:
@@ -370,7 +384,7 @@ class JournalThread(Medium):
                 self._close_at = now + self._timing.linger_s
             if self._close_at > now:
                 return False
-            self._ended = self._jobs.empty() and not self._unattended
+            self._ended = self._jobs.empty() and not self._unattended and not self._again
             return self._ended
 
     def _end(self) -> None:
@@ -384,16 +398,16 @@ class JournalThread(Medium):
         """Wait for jobs. An empty list means that only unattended work is due."""
         if self._came > 1:
             time.sleep(self._timing.gather_s)
+        until = self._again_at if self._again else self._close_at
         try:
-            job = self._jobs.get(
-                timeout=min(self._timing.tick_s, max(0.0, self._close_at - time.monotonic()))
-            )
+            job = self._jobs.get(timeout=min(self._timing.tick_s, max(0.0, until - time.monotonic())))
         except Empty:
             self._came = 0
             return []
         jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
         self._came = len(jobs)
-        return [job for job in jobs if job is not None]
+        self._barriers += (one for one in jobs if isinstance(one, Waiter))
+        return [job for job in jobs if isinstance(job, Job)]
 
     def _take_unattended(self) -> list[_Job]:
         with self._lock:
@@ -401,36 +415,62 @@ class JournalThread(Medium):
         return taken
 
     def _do(self, jobs: list[_Job]) -> bool:
-        """Carry out jobs, unattended writes, and the renewal of leases.
+        """Carry out jobs, unattended writes, what has to be done again, and the renewal of leases.
 
         Returns:
             Whether there was anything that no caller waits for.
         """
         unattended = self._take_unattended()
-        with self._lock:
-            sources = list(self._sources.values())
-        renewals: list[tuple[LeaseSource, Lease, _Job]] = [
-            (source, lease, Job(renew_lease(lease), None)) for source, lease in _due_leases(sources)
-        ]
-        unattended += (job for *_, job in renewals)
+        again, self._again = self._again, []
+        renewals = self._renewals()
         # Reads come after the commit, and outside of it: a long one holds up nobody's commit.
-        writes, reads = unattended.copy(), list[_Job]()
-        for job in jobs:
+        writes, reads = [job for *_, job in renewals], list[_Job]()
+        for job in (*again, *unattended, *jobs):
             (writes if job.work.writes else reads).append(job)
         writes.sort(key=lambda job: job.number)
         if writes:
             self._carry_out(writes)
-        if unattended:
-            self._log_first(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
-                with _logged("the renewal of a lease"):
-                    source.renewed(lease, had_lapsed=not job.result)
-        _wake_for(writes)
+                note_renewal(source, lease, had_lapsed=not job.result)
+        self._finish(writes)
+        reads.sort(key=lambda job: job.number)
         if reads:
             self._carry_out(reads)
-            _wake_for(reads)
-        return bool(unattended)
+            self._finish(reads)
+        if not self._again:
+            barriers, self._barriers = self._barriers, []
+            _wake(barriers)
+        return bool(unattended or renewals)
+
+    def _renewals(self) -> list[tuple[LeaseSource, Lease, _Job]]:
+        """The leases that are due, with the jobs that renew them."""
+        return [(source, lease, Job(renew_lease(lease), None)) for source, lease in self.due_leases()]
+
+    def due_leases(self) -> list[tuple[LeaseSource, Lease]]:
+        """The leases that are to be renewed now. May be called from any thread."""
+        with self._lock:
+            sources = list(self._sources.values())
+        return list(_due_leases(sources))
+
+    def _finish(self, jobs: list[_Job]) -> None:
+        """Wake those who wait for jobs, except for those jobs that are to be carried out again."""
+        now, done, pauses = time.monotonic(), list[_Job](), list[float]()
+        for job in jobs:
+            may_wait = bool(job.number) and now < job.work.asked_at + self._patience_s
+            pause_s = self._pause_after(job.error) if may_wait and job.error is not None else None
+            if pause_s is None:
+                done.append(job)
+            else:
+                self._again.append(job)
+                pauses.append(pause_s)
+        if pauses:
+            at = now + min(pauses)
+            self._again_at = min(at, self._again_at) if self._again_at > now else at
+        unattended = [job.error for job in done if job.waiter is None]
+        if unattended:
+            self._log_first(next((error for error in unattended if error is not None), None))
+        _wake_for(done)
 
     def _log_first(self, error: Exception | None) -> None:
         """Log a failure, unless the unattended writes before it failed as well."""
@@ -456,8 +496,9 @@ class JournalThread(Medium):
                 self._carry_out([look])
                 if look.error is not None:
                     self._look_at, self._is_to_look = now + self._timing.tick_s, True
-                    raise look.error
-                if look.result:
+                    if self._pause_after(look.error) is None:
+                        raise look.error
+                elif look.result:
                     self.tell(look.result)
 
 
@@ -485,6 +526,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_close_unused, after_in_child=_make_new_locks)
 
 
+def note_renewal(source: LeaseSource, lease: Lease, *, had_lapsed: bool) -> None:
+    """Tell a source that its lease is stored."""
+    with _logged("the renewal of a lease"):
+        source.renewed(lease, had_lapsed=had_lapsed)
+
+
 def _due_leases(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, Lease]]:
     for source in sources:
         with _logged("the lease of this process"):
@@ -502,7 +549,6 @@ def _logged(what: str) -> Iterator[None]:
         logger.exception("%s could not be looked after", what)
 
 
-_NOTHING: Final = Work(statements=(), writes=False)
 _LOOK: Final = Work(
     statements=("instructed",),
     writes=False,

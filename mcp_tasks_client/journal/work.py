@@ -60,7 +60,7 @@ class Work:
 class Job(Generic[W]):
     """A work, the task that waits for it, and what came of it."""
 
-    __slots__ = ("error", "number", "result", "waiter", "work")
+    __slots__ = ("error", "number", "result", "tried", "waiter", "work")
 
     def __init__(self, work: Work, waiter: W) -> None:
         self.work = work
@@ -68,6 +68,7 @@ class Job(Generic[W]):
         self.number = 0  # in the order of the calls, where a thread takes jobs
         self.error: Exception | None = None
         self.result: Any = None
+        self.tried: Any = None  # the transaction that has failed with it, as the medium knows it
 
 
 def group_jobs(jobs: Iterable[Job[Any]]) -> list[list[Job[Any]]]:

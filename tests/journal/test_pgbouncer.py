@@ -35,7 +35,7 @@ pytestmark = [
 
 
 @contextmanager
-def pgbouncer(postgres: str, mode: str, size: int = 20) -> Iterator[str]:
+def pgbouncer(postgres: str, mode: str, size: int = 20, clients: int = 100) -> Iterator[str]:
     """How to connect to a pool in front of the server."""
     server: dict[str, Any] = conninfo_to_dict(postgres)
     given = " ".join(f"{name}={server[name]}" for name in ("host", "port", "user") if name in server)
@@ -47,6 +47,7 @@ def pgbouncer(postgres: str, mode: str, size: int = 20) -> Iterator[str]:
         [pgbouncer]
         pool_mode = {mode}
         default_pool_size = {size}
+        max_client_conn = {clients}
         auth_type = any
         listen_port = 6432
         listen_addr =
@@ -96,3 +97,38 @@ async def test_a_pool_in_session_mode_that_has_one_connection_left_serves(postgr
     with pgbouncer(postgres, "session", size=1) as pooled, anyio.fail_after(30):
         async with PostgresJournal(pooled, schema=schema) as journal:
             await journal.save(record())
+
+
+async def test_a_pool_that_takes_no_more_clients_is_away(postgres: str, schema: str) -> None:
+    """It says so in words of its own, and with a code that means nothing."""
+    with pgbouncer(postgres, "session", clients=2) as pooled, anyio.fail_after(30):
+        first = PostgresJournal(pooled, schema=schema, outage_s=15.0)
+        second = PostgresJournal(f"{pooled} options=''", schema=schema, outage_s=15.0)
+        await first.open()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(second.open)
+            await anyio.sleep(1.0)
+            await first.aclose()
+        await second.save(record())
+        await second.aclose()
+        with pytest.raises(JournalError, match="no more connections allowed"):
+            async with (
+                PostgresJournal(pooled, schema=schema),
+                PostgresJournal(f"{pooled} options=''", schema=schema, outage_s=0.5),
+            ):
+                pass
+
+
+async def test_a_pool_in_session_mode_ends_what_a_lost_connection_has_begun(
+    postgres: str, schema: str
+) -> None:
+    """We end no process of the server behind it, which may serve another client by now."""
+    with pgbouncer(postgres, "session") as pooled, anyio.fail_after(30):
+        async with PostgresJournal(pooled, schema=schema) as journal:
+            await journal.save(record())
+            medium = journal._medium
+            assert medium is not None
+            assert medium._connection.backend is None
+            medium._connection.pgconn.finish()
+            await journal.save(given := record())
+            assert await journal.by_id(given.record_id) == given

@@ -106,6 +106,48 @@ async def test_the_tables_of_another_program_are_refused_and_left_alone(
     ]
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "meta (id integer)",
+        "meta (name text, value text)",
+        "meta (name text, value text); CREATE TABLE {}.writers ()",
+    ],
+)
+async def test_a_table_of_another_program_that_is_called_as_ours_is_left_alone(
+    postgres: str, own_schema: str, run: Run, table: str
+) -> None:
+    run(f"CREATE SCHEMA {own_schema}")
+    for statement in f"CREATE TABLE {{}}.{table}".split("; "):
+        run(statement.format(own_schema))
+    run(f"INSERT INTO {own_schema}.meta DEFAULT VALUES")
+    tables = "SELECT count(*) FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'"
+    before = run(tables, own_schema)
+    with anyio.fail_after(30), pytest.raises(JournalSchemaError, match="another program's tables"):
+        await PostgresJournal(postgres, schema=own_schema).open()
+    assert run(tables, own_schema) == before
+
+
+@requirement("law:3")
+async def test_a_schema_may_be_called_by_a_word_of_sql(postgres: str, run: Run) -> None:
+    given = record(state=observing())
+    heard = Heard()
+    try:
+        with anyio.fail_after(30):
+            async with (
+                PostgresJournal(postgres, schema="user") as first,
+                PostgresJournal(f"{postgres} options=''", schema="user") as second,
+            ):
+                await first.save(given)
+                stop = second.listen(heard)
+                await anyio.sleep(1.5)
+                await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
+                assert await heard.wait_for(given.record_id, 1.0)
+                stop()
+    finally:
+        run('DROP SCHEMA IF EXISTS "user" CASCADE')
+
+
 @requirement("law:9")
 async def test_no_password_is_told_to_anybody(postgres: str) -> None:
     given = "host=/nowhere dbname=tasks user=me password=s3cret"

@@ -21,8 +21,6 @@ from anyio import to_thread
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.base import Instruction, Lease
-from mcp_tasks_client.journal.postgres import database
-from mcp_tasks_client.journal.postgres.database import connect
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
@@ -444,7 +442,6 @@ async def test_what_takes_too_long_is_ended_by_the_server_and_holds_up_nobody(
 ) -> None:
     texts = {**statements.texts("postgres"), "sleep": "SELECT pg_sleep(30)"}
     monkeypatch.setattr(statements, "texts", lambda folder: texts)
-    monkeypatch.setattr(database, "connect", partial(connect, limit_s=1))
     failed: list[JournalError] = []
     with anyio.fail_after(40):
         async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_6", outage_s=1.5) as journal:
@@ -572,11 +569,8 @@ async def test_a_transaction_that_is_refused_refuses_one_write_alone(journal: Po
 
 
 @requirement("law:11")
-async def test_a_server_that_does_not_answer_is_away(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_does_not_answer_is_away(server: PostgresServer) -> None:
     """Its network is there, as where it waits for a standby that is gone."""
-    monkeypatch.setattr(database, "connect", partial(connect, limit_s=1))
     with anyio.fail_after(30):
         async with PostgresJournal(server.dsn, schema=f"{SCHEMA}_8", outage_s=5) as journal:
             await journal.save(given := record(state=observing(), owner="a/1"))

@@ -90,7 +90,7 @@ class _Database:
         self._database = database
         self._dsn = dsn
         self._schema = schema
-        self._statements = Statements(POSTGRES, schema)
+        self._statements = Statements(POSTGRES, f'"{schema}"', channel=schema)
         self._connection: Connection
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class _Database:
 
     def is_there(self) -> bool:
         with self._explained(), self._database.connect(self._dsn) as connection:
-            table = f"{self._schema}.meta"
+            table = f'"{self._schema}".meta'
             found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
         return found == (True,)
 

@@ -6,16 +6,18 @@ Another program's schema and another version's stay as they are.
 
 from __future__ import annotations
 
-import logging
+import json
+import os
 import re
 import selectors
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import JournalError, JournalLockedError, JournalSchemaError
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 __all__ = [
-    *("ENDS", "Connection", "NotEnrolled", "connect", "describe"),
-    *("explain", "is_away", "is_lost", "make_tables", "parse", "send_all"),
+    *("SHORTEST_ANSWER_S", "Backend", "Connection", "NotEnrolled", "connect", "describe", "end_backend"),
+    *("explain", "is_lost", "make_tables", "may_pass", "parse", "send_all"),
 ]
 
 VERSION: Final = 1
@@ -35,14 +37,16 @@ NotEnrolled: TypeAlias = errors.DivisionByZero
 """The error of the statement ``begin``, which divides by zero on purpose: the writer is not in the table
 ``writers``, or this transaction of it was given up."""
 
-ENDS: Final = (
-    *(errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow),
-    *(errors.IdleSessionTimeout, errors.IdleInTransactionSessionTimeout, errors.TransactionTimeout),
-    # As after a failover, when the server that was the first is not any more.
-    errors.ReadOnlySqlTransaction,
-    NotEnrolled,
-)
-"""With these a server ends a connection, or there is nothing more to expect of it."""
+_ENDS: Final = ("08", "57P", "25006", "25P")
+"""The codes with which a server ends a connection, or takes no writes any more, as after a failover."""
+
+_MAY_PASS: Final = (*_ENDS, "40", "53", "55P03", "57014", "58")
+"""The codes of what may go better later: a server that is away, a lock, a time limit, a full disk. An error
+without a code is one of the connection."""
+
+_FINAL: Final = ("0A", "22", "28", "3D", "3F", "42")
+"""The codes with which a server that is there refuses a connection for good: the user, the password, the
+database, a setting. All else that keeps a connection from being made may pass."""
 
 _ANSWER_S: Final = 1.0
 """Seconds to wait for the reply over a second connection. A pool in transaction mode replies at once, since
@@ -50,7 +54,13 @@ the process that served the first connection is free again. One in session mode 
 
 T = TypeVar("T")
 
-logger = logging.getLogger("mcp_tasks_client")
+
+class Backend(NamedTuple):
+    """The process of the server that serves a connection."""
+
+    pid: int
+    started: str
+    """When it was started, since a PID is used again."""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -58,6 +68,19 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     answer_s: float | None = None
     """Seconds. The network may be alive where a server is suspended, or waits for its standby."""
+
+    backend: Backend | None = None
+    """``None`` behind a pool, which itself sees to a process whose client is gone."""
+
+    @contextmanager
+    def answering_within(self, limit_s: float) -> Iterator[None]:
+        """Give up on a reply sooner, within the block."""
+        usual_s = self.answer_s
+        self.answer_s = limit_s if usual_s is None else min(limit_s, usual_s)
+        try:
+            yield
+        finally:
+            self.answer_s = usual_s
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer; see :meth:`psycopg.Connection.wait`.
@@ -71,7 +94,6 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 _UNLESS_GIVEN: Final = {
     "application_name": "mcp-tasks-client",
     "client_encoding": "utf8",
-    "connect_timeout": "5",
     # A server that is gone without a word is noticed after 15 seconds, and not after two hours.
     "keepalives_idle": "5",
     "keepalives_interval": "5",
@@ -85,18 +107,41 @@ _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
 _MAKING_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
 
-_AWAY: Final = re.compile(
-    r"the database system is (starting|shutting|in recovery|not (yet )?accepting)"
-    r"|too many|remaining connection|terminating connection"
-)
-"""The words of a server that will take connections again."""
+_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    # Floats travel as text.
+    "extra_float_digits": "1",
+    # A row that another process has is waited for by trying again, so that nobody else waits behind.
+    "lock_timeout": "200ms",
+    "idle_session_timeout": "0",
+    # A client that is gone without a word is noticed, and its rows are free.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+}
+"""Of each session, where the server knows them."""
 
-_REFUSED: Final = re.compile(r"authentication failed|no password supplied|role .* does not exist|pg_hba")
-"""The words of a server that refuses the user or the password."""
+_LIMITS: Final = {
+    # Sooner than we give up: the connection is kept.
+    "statement_timeout": 0.8,
+    "idle_in_transaction_session_timeout": 1.0,
+    "transaction_timeout": 1.0,
+}
+"""Settings of each session that are limits of one transaction, and which part of the time for an answer."""
+
+_CONNECT_S: Final = 5.0
+"""Seconds that making a connection may take."""
+
+_SHORTEST_CONNECT_S: Final = 2.0
+"""The least that libpq knows."""
+
+SHORTEST_ANSWER_S: Final = 0.5
+"""Seconds for which a reply is waited for at least."""
 
 
 def connect(
-    dsn: str, password: Callable[[], str] | None = None, *, limit_s: float | None = 60.0
+    dsn: str, password: Callable[[], str] | None = None, *, limit_s: float | None = 15.0
 ) -> Connection:
     """A connection that commits each statement, or each pipeline.
 
@@ -104,15 +149,17 @@ def connect(
         dsn: Where to, as libpq takes it.
         password: Called for the password; ``None`` is what ``dsn`` and libpq have.
         limit_s: Seconds after which an answer is waited for no longer, and after which the server ends a
-            transaction, where it can (since version 17), so that a process that was suspended in the middle
-            of one holds up nobody for longer. ``None`` is as long as it takes.
+            statement or a transaction, so that a process that was suspended in the middle of one holds up
+            nobody for longer. ``None`` is as long as it takes, also for a lock: five seconds.
 
     Raises:
         JournalError: The address leads to a pool that gives each transaction another connection.
-        psycopg.Error: See :func:`explain`.
+        psycopg.Error: See :func:`may_pass` and :func:`explain`.
     """
     given = conninfo_to_dict(dsn)
-    unless_given = {name: value for name, value in _UNLESS_GIVEN.items() if name not in given}
+    connect_s = min(_CONNECT_S, max(_SHORTEST_CONNECT_S, limit_s or _CONNECT_S))
+    defaults = {**_UNLESS_GIVEN, "connect_timeout": str(round(connect_s))}
+    unless_given = {name: value for name, value in defaults.items() if name not in given}
     secret: dict[str, str] = {}
     if password is not None:
         try:
@@ -122,7 +169,13 @@ def connect(
         if not isinstance(secret["password"], str):
             raise JournalError(f"password() returned no text, but {type(secret['password']).__name__}")
     address = make_conninfo(dsn, **unless_given, **secret)
-    connection = Connection.connect(address, autocommit=True)
+    try:
+        connection = Connection.connect(address, autocommit=True)
+    except psycopg.OperationalError as error:
+        sqlstate = _sqlstate_of(error, address)
+        if sqlstate.startswith(_FINAL):
+            raise _of_class(sqlstate)(str(error)) from None
+        raise
     connection.answer_s = limit_s
     try:
         if _is_shared(connection, address):  # before a setting of ours reaches other programs
@@ -131,23 +184,152 @@ def connect(
                 "such as PgBouncer in transaction mode; give the address of the database itself, or of a "
                 "pool in session mode (a process needs two connections)"
             )
-        with connection.pipeline():
-            for name, value in (
-                ("default_transaction_isolation", "read committed"),
-                ("lock_timeout", "5s"),
-                ("transaction_timeout", f"{limit_s or 0}s"),
-            ):
-                if name != "transaction_timeout" or connection.info.server_version >= 170_000:
-                    connection.execute("SELECT set_config(%s, %s, false)", (name, value))
-            # Nothing may be acted on that the server could lose.
-            connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
-            )
+        _set_up(connection, limit_s)
+        if connection.info.backend_pid == _backend(connection):
+            connection.backend = _own_backend(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set_up(connection: Connection, limit_s: float | None) -> None:
+    """Make the settings of a session: no default of a role, database or server may change what is done."""
+    limits = {name: f"{round(1000 * part * (limit_s or 0))}ms" for name, part in _LIMITS.items()}
+    settings = {**_SETTINGS, **limits}
+    if limit_s is None:
+        settings["lock_timeout"] = "5s"
+    # Nothing may be acted on that the server could lose.
+    connection.execute(
+        """SELECT set_config(name, given.value, false)
+        FROM json_each_text(%s::json) AS given (name, value) JOIN pg_settings USING (name)
+        UNION ALL SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit') = 'off'""",
+        (json.dumps(settings),),
+    )
+    with suppress(psycopg.errors.InvalidParameterValue):  # not on every system
+        connection.execute(
+            "SELECT set_config(name, '5s', false) FROM pg_settings "
+            "WHERE name = 'client_connection_check_interval'"
+        )
+
+
+_BACKEND: Final = (
+    "SELECT pid, to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') FROM pg_stat_activity "
+)
+
+
+def _own_backend(connection: Connection) -> Backend | None:
+    found = connection.execute(f"{_BACKEND} WHERE pid = pg_backend_pid()".encode()).fetchone()
+    return None if found is None or found[1] is None else Backend(*found)
+
+
+def end_backend(connection: Connection, backend: Backend | None) -> None:
+    """End the process that served a connection that was lost, and with it the locks that it holds.
+
+    The server itself may notice late that nobody is there. Where the user may not do that, it is waited for.
+    """
+    if backend is None:
+        return
+    with suppress(psycopg.errors.InsufficientPrivilege):
+        connection.execute(
+            f"SELECT pg_terminate_backend(pid) FROM ({_BACKEND}) AS live (pid, started) "
+            "WHERE pid = %s AND started = %s".encode(),
+            backend,
+        )
+
+
+# ── why a connection could not be made ────────────────────────────────────────────────────────
+
+_REASONS: Final[dict[str, str]] = {}
+"""The codes of refusals, by their words."""
+
+
+def _sqlstate_of(error: psycopg.OperationalError, address: str) -> str:
+    """The code with which a server refuses a connection; empty if it does not, or cannot be told."""
+    if error.pgconn is not None and error.pgconn.needs_password:
+        return errors.InvalidPassword.sqlstate or ""
+    words = str(error)
+    if isinstance(error, errors.ConnectionTimeout):
+        return ""  # nobody has said anything
+    if words not in _REASONS:
+        found = _ask_again(address)
+        if found is None:  # psycopg cannot tell the code here
+            is_refused = error.pgconn is not None and error.pgconn.used_password
+            return (is_refused and errors.InvalidPassword.sqlstate) or ""
+        said, sqlstate = found
+        if said not in words:  # it was another reason
+            return ""
+        if len(_REASONS) > _REASONS_KEPT:
+            _REASONS.clear()
+        _REASONS[words] = sqlstate
+    return _REASONS[words]
+
+
+_REASONS_KEPT: Final = 100
+
+
+def _ask_again(address: str) -> tuple[str, str] | None:
+    """Try to connect once more, and read the server's refusal in what libpq notes of the protocol.
+
+    libpq keeps the code to itself, and the words are in the server's language. Each time some KB are lost,
+    which libpq's C library never gives back.
+
+    Returns:
+        The last line of libpq's words, and the code; ``None`` if this libpq or system notes nothing.
+    """
+    pgconn = pq.PGconn.connect_start(address.encode())
+    try:
+        if pgconn.status == pq.ConnStatus.BAD:
+            return _last_line(pgconn), ""
+        try:
+            notes = os.memfd_create("mcp-tasks-refusal")
+        except AttributeError:
+            return None
+        with os.fdopen(notes, "rb") as read:
+            try:
+                pgconn.trace(notes)
+            except psycopg.NotSupportedError:
+                return None
+            try:
+                is_over = _poll(pgconn)
+            finally:
+                pgconn.untrace()
+            read.seek(0)
+            noted = read.read()
+        said = _last_line(pgconn)
+    finally:
+        pgconn.finish()
+    refusals = re.findall(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"', noted)
+    if is_over and not refusals and b"\tAuthentication" in noted:
+        return None  # as libpq before version 18
+    return said, refusals[-1].decode() if refusals else ""
+
+
+def _poll(pgconn: pq.abc.PGconn) -> bool:
+    """Go on with connecting until it is done or has failed. False if that takes too long."""
+    until = time.monotonic() + _CONNECT_S
+    while (status := pgconn.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+        events = selectors.EVENT_READ if status == pq.PollingStatus.READING else selectors.EVENT_WRITE
+        with selectors.DefaultSelector() as selector:
+            selector.register(pgconn.socket, events)
+            if not selector.select(max(0.0, until - time.monotonic())):
+                return False
+    return True
+
+
+def _last_line(pgconn: pq.abc.PGconn) -> str:
+    return pgconn.get_error_message().strip().rpartition("\n")[2]
+
+
+def _of_class(sqlstate: str) -> type[psycopg.Error]:
+    try:
+        return errors.lookup(sqlstate)
+    except KeyError:
+        return type("Refused", (psycopg.OperationalError,), {"sqlstate": sqlstate})
+
+
+# ── connections ───────────────────────────────────────────────────────────────────────────────
 
 
 def _is_shared(connection: Connection, address: str) -> bool:
@@ -205,10 +387,11 @@ def make_tables(connection: Connection, schema: str) -> None:
         if _version(connection, schema) != 0:  # another process has made them meanwhile
             return
         if not _is_there(connection, schema):
-            connection.execute(f"CREATE SCHEMA {schema}".encode())
+            connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
         script = (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
-        connection.execute(script.replace("{schema}", schema).encode())
-        connection.execute(f"INSERT INTO {schema}.meta VALUES ('version', '{VERSION}')".encode())
+        script = script.replace("{schema}.", f'"{schema}".').replace("{schema}", schema)
+        connection.execute(script.encode())
+        connection.execute(f"INSERT INTO \"{schema}\".meta VALUES ('version', '{VERSION}')".encode())
 
 
 def _is_there(connection: Connection, schema: str) -> bool:
@@ -220,21 +403,23 @@ def _is_there(connection: Connection, schema: str) -> bool:
 def _version(connection: Connection, schema: str) -> int:
     """The version of a schema; 0 where there is none yet."""
     found = connection.execute(
-        """SELECT to_regclass(%s) IS NOT NULL, EXISTS (SELECT FROM pg_class
-            JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s)""",
-        (f"{schema}.meta", schema),
+        """SELECT bool_or(relname = 'meta'), bool_or(relname = 'writers')
+        FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s""",
+        (schema,),
     ).fetchone()
-    assert found is not None
-    is_ours, has_tables = found
-    if not is_ours:
-        if has_tables:
-            raise JournalSchemaError(
-                f"the schema {schema} of the database holds another program's tables and was left as it is; "
-                "give another name by schema="
-            )
+    if found in (None, (None, None)):
         return 0
-    row = connection.execute(f"SELECT value FROM {schema}.meta WHERE name = 'version'".encode()).fetchone()
-    version = 0 if row is None else int(row[0])
+    row: tuple[Any, ...] | None = None
+    if found == (True, True):
+        meta = f"SELECT value FROM \"{schema}\".meta WHERE name = 'version'"
+        with suppress(errors.UndefinedColumn):
+            row = connection.execute(meta.encode()).fetchone()
+    if row is None or not str(row[0]).isdecimal():
+        raise JournalSchemaError(
+            f"the schema {schema} of the database holds another program's tables and was left as it is; "
+            "give another name by schema="
+        )
+    version = int(row[0])
     if version > VERSION:
         raise JournalSchemaError(
             f"the journal in the schema {schema} was written by a newer version (schema {version}, not "
@@ -266,18 +451,28 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
 
 def is_lost(connection: Connection, error: Exception) -> bool:
     """Whether an error means that this connection is of no use any more."""
-    if connection.closed or connection.broken or isinstance(error, ENDS):
+    if connection.closed or connection.broken or isinstance(error, NotEnrolled):
         return True
+    if (connection.pgconn.transaction_status, connection.pgconn.pipeline_status) != _READY:
+        return True  # such as after an error at COMMIT, where psycopg expects none
     # An error of psycopg itself, such as of a reply that is cut short, has no code of the server's.
-    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return str(sqlstate).startswith(_ENDS)
 
 
-def is_away(error: Exception) -> bool:
-    """Whether a connection that could not be made may be made later."""
-    words = str(error)
-    if not isinstance(error, psycopg.OperationalError) or "no password supplied" in words:
-        return False
-    return "FATAL" not in words or bool(_AWAY.search(words))
+_READY: Final = (pq.TransactionStatus.IDLE, pq.PipelineStatus.OFF)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether what has failed so may go better later: a connection that was to be made, or a transaction."""
+    if isinstance(error, NotEnrolled):
+        return True
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return str(sqlstate).startswith(_MAY_PASS)
 
 
 def explain(error: Exception, name: str) -> JournalError:
@@ -292,26 +487,47 @@ def explain(error: Exception, name: str) -> JournalError:
             )
         case errors.LockNotAvailable() | errors.DeadlockDetected():
             return JournalLockedError(
-                f"the journal {name} is held by another process ({_words(error)}); try again"
+                f"the journal {name} is held by another session of the database ({_words(error)}); "
+                "end what holds it (pg_locks, pg_stat_activity), then try again"
             )
-        case errors.InsufficientPrivilege():
-            words = _words(error)
-            remedy = "let the user create the schema, or have somebody create it and grant all rights in it"
-            if "row-level security" in words:
-                remedy = "give the principal= that the policy of the table shows to this connection"
-            elif "for table" in words:
-                remedy = "have the owner of the tables grant SELECT, INSERT, UPDATE and DELETE on all of them"
-            return JournalError(f"the journal {name} may not be written by this user ({words}); {remedy}")
-        case psycopg.OperationalError() if _REFUSED.search(str(error)):
+    match (getattr(error, "sqlstate", None) or "")[:2]:
+        case "28":
             return JournalError(
                 f"the database refuses the user of the journal {name} ({_words(error)}); "
                 "see to the user and the password of the address, or to password="
             )
-        case psycopg.OperationalError():
+        case "3D" | "3F":
             return JournalError(
-                f"the journal {name} cannot be reached ({_words(error)}); "
-                "see that the database runs and takes connections, then try again"
+                f"there is no such database for the journal {name} ({_words(error)}); "
+                "make it, or name another one in the address"
             )
+        case "42" if isinstance(error, errors.InsufficientPrivilege):
+            return JournalError(
+                f"the journal {name} may not be written by this user ({_words(error)}); let the user create "
+                "the schema, or have somebody create it and grant all rights in it; where others own the "
+                "tables, have them grant SELECT, INSERT, UPDATE and DELETE; under row-level security, give "
+                "the principal= that the policy shows to this connection"
+            )
+        case "53" if isinstance(error, errors.DiskFull):
+            return JournalError(
+                f"the disk of the database is full, so that the journal {name} is not written "
+                f"({_words(error)}); make room there, then try again"
+            )
+        case "53" | "54" | "58":
+            return JournalError(
+                f"the database has not enough room or memory for the journal {name} ({_words(error)}); "
+                "see to the server, then try again"
+            )
+        case "57" if isinstance(error, errors.QueryCanceled):
+            return JournalError(
+                f"the database has taken too long with the journal {name}, and gave up ({_words(error)}); "
+                "see what keeps it busy (pg_stat_activity), or raise outage_s, whose half each statement has"
+            )
+    if may_pass(error):
+        return JournalError(
+            f"the journal {name} cannot be reached ({_words(error)}); "
+            "see that the database runs and takes connections, then try again"
+        )
     return JournalError(
         f"the journal {name} could not be read or written ({type(error).__name__}: {_words(error)}); "
         "see what the database's log says of it"

@@ -76,12 +76,14 @@ class PostgresJournal(SqlJournal):
         if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
         # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
-        from .database import connect, describe, parse
+        from .database import SHORTEST_ANSWER_S, connect, describe, parse
         from .thread import PostgresThread
 
         self._identity = ("postgresql", parse(dsn), schema)
         self._clock = DatabaseClock.of(self._identity)
-        name, reach = describe(dsn, schema), partial(connect, dsn, password)
+        name = describe(dsn, schema)
+        # What waits is tried again over another connection before its time is over.
+        reach = partial(connect, dsn, password, limit_s=max(SHORTEST_ANSWER_S, outage_s / 2))
         super().__init__(name, codec, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
         self._make = partial(PostgresThread, self._identity, reach, name, schema, outage_s, self._timing)
         self._join = PostgresThread.joined

@@ -1,4 +1,4 @@
-"""Hears at once what other processes have left: LISTEN, over a connection of its own."""
+"""Listens to what other processes leave (LISTEN), and renews leases, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -7,39 +7,51 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Collection
+from contextlib import closing
 from typing import Final
 
 import psycopg
 
 from ...errors import JournalError
-from .database import Connection
+from .database import Backend, Connection, end_backend
 
 __all__ = ["Listener"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_FIRST_PAUSE_S: Final = 0.1
 _PAUSE_S: Final = 2.0
-"""Seconds between attempts to connect. Meanwhile the journal looks by itself."""
+"""Seconds between attempts to connect; the first one comes sooner. Meanwhile the journal looks by itself."""
 
 _END_S: Final = 2.0
 """Seconds that its end is waited for. Making a connection may last longer."""
 
 
 class Listener:
-    """A thread that listens, from now on.
+    """A thread that listens and renews leases, from now on.
 
     Args:
         connect: Makes a connection.
         channel: The channel to listen to.
         hear: Told the payloads of notifications; told none of them where some may have been missed.
+        renew: Renews the leases that are due, over this connection.
+        tick_s: Seconds after which it looks which leases are due.
     """
 
     def __init__(
-        self, connect: Callable[[], Connection], channel: str, hear: Callable[[Collection[str]], object]
+        self,
+        connect: Callable[[], Connection],
+        channel: str,
+        hear: Callable[[Collection[str]], object],
+        renew: Callable[[Connection], object],
+        tick_s: float,
     ) -> None:
         self._connect = connect
         self._channel = channel
         self._hear = hear
+        self._renew = renew
+        self._tick_s = tick_s
+        self._backend: Backend | None = None  # of the last connection
         self._stopped, self._stop = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-listener", daemon=True)
         self._thread.start()
@@ -50,27 +62,36 @@ class Listener:
         self._thread.join(_END_S)
 
     def _serve(self) -> None:
+        pause_s = 0.0
         try:
-            while not self._waits_for(None, 0):
+            while not self._waits_for(None, pause_s):
+                pause_s = _PAUSE_S
                 try:
-                    with self._connect() as connection:
+                    with closing(self._connect()) as connection:
+                        pause_s = _FIRST_PAUSE_S
+                        # It may hold the row of a lease.
+                        end_backend(connection, self._backend)
+                        self._backend = connection.backend
                         self._listen(connection)
-                except (psycopg.Error, JournalError) as error:
-                    logger.debug("nothing is heard of other processes for a while: %s", error)
-                    if self._waits_for(None, _PAUSE_S):
                         return
+                except (psycopg.Error, JournalError) as error:
+                    logger.debug("no lease is renewed and nothing heard of others for a while: %s", error)
         finally:
             self._stopped.close()
 
     def _listen(self, connection: Connection) -> None:
-        connection.execute(f"LISTEN {self._channel}".encode())
+        connection.execute(f'LISTEN "{self._channel}"'.encode())
         self._hear(())  # of notifications that were sent before
-        while not self._waits_for(connection, None):
+        pause_s = 0.0
+        while not self._waits_for(connection, pause_s):
+            self._renew(connection)
+            # Also of those that came with the reply to a renewal.
             heard = {notice.payload for notice in connection.notifies(timeout=0)}
             if heard:
                 self._hear(heard)
+            pause_s = self._tick_s
 
-    def _waits_for(self, connection: Connection | None, timeout_s: float | None) -> bool:
+    def _waits_for(self, connection: Connection | None, timeout_s: float) -> bool:
         """Wait until the connection has something to say. True if the thread is to end."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stopped, selectors.EVENT_READ)

@@ -27,6 +27,9 @@ RETURNING committed >= {:number};
 -- name: leave
 DELETE FROM {schema}.writers WHERE writer_id = {:writer_id};
 
+-- name: clock
+SELECT {now};
+
 -- ── who drives what ────────────────────────────────────────────────────────────────────────────
 
 -- name: taken

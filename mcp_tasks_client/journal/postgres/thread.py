@@ -2,13 +2,15 @@
 
 Statements travel as a pipeline, so that a transaction takes one round trip, however many they are. A
 transaction that fails changes nothing; its works are then done one by one, so that a work that is refused
-fails alone.
+fails alone. A work that waits for a row is tried again by itself, and lets the others pass.
 
 **A connection that is lost** is made anew, for as long as somebody can wait. The server may have committed
 the transaction that was under way, or may be about to. So each transaction has a number, which it notes in
-the table ``writers``. The new connection waits for the old transaction and forbids its number, which says in
-the same moment whether it was committed: nothing is guessed, and nothing of the old connection is written
-later.
+the table ``writers``. The new connection ends the old one's process of the server, waits for the old
+transaction and forbids its number, which says in the same moment whether it was committed: nothing is
+guessed, and nothing of the old connection is written later.
+
+**Leases** are renewed by the thread that listens, over its own connection: no batch and no row holds it up.
 """
 
 from __future__ import annotations
@@ -16,24 +18,33 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Hashable
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, TypeAlias
 
 import psycopg
-from psycopg import errors
 
 from ...errors import JournalError
 from ...policy import growing_delay
+from ..base import Lease, LeaseSource
 from ..medium import Timing
 from ..statements import Statement, Statements
-from ..thread import JournalThread
-from ..work import Job, end_leases, group_jobs, note_results
+from ..thread import JournalThread, note_renewal
+from ..work import Job, end_leases, group_jobs, note_results, renew_lease
 from .clock import DatabaseClock
-from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, make_tables, send_all
+from .database import (
+    SHORTEST_ANSWER_S,
+    Backend,
+    Connection,
+    NotEnrolled,
+    end_backend,
+    explain,
+    is_lost,
+    make_tables,
+    may_pass,
+    send_all,
+)
 from .dialect import POSTGRES, rows_json
 from .listener import Listener
 
@@ -43,12 +54,16 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
-"""Seconds between attempts to reach a database that is away: twice as many each time."""
+"""Seconds between attempts to reach a database that is away: twice as many each time, up to these."""
+
+_PAUSES: Final = 5
+"""Or up to this part of the time that a work waits."""
 
 _LOOK_S: Final = 5.0
 """Seconds between looks for instructions, in case that a notification was lost."""
 
-_MAY_PASS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+_LOCKED_PAUSE_S: Final = 0.5
+"""Seconds after which what a lock or a full disk has refused is tried again."""
 
 _Job: TypeAlias = Job[Any]
 _Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
@@ -60,18 +75,6 @@ class _Transaction:
 
     number: int
     was_committed: bool = False
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Jobs that are done in one transaction, and the one that was tried last."""
-
-    jobs: list[_Job]
-    tried: _Transaction | None = None
-
-    @property
-    def was_committed(self) -> bool:
-        return self.tried is not None and self.tried.was_committed
 
 
 class PostgresThread(JournalThread):
@@ -97,13 +100,17 @@ class PostgresThread(JournalThread):
     ) -> None:
         self._make_connection = connect
         self._schema = schema
-        self._outage_s = outage_s
-        self._statements = Statements(POSTGRES, schema)
+        self._statements = Statements(POSTGRES, f'"{schema}"', channel=schema)
         self._connection: Connection | None = None
+        self._backend: Backend | None = None  # of the last connection
+        self._attempts = 0  # to connect, since the last transaction
+        self._connect_at = 0.0  # when to try again, by the monotonic clock; until then:
+        self._unreached: Exception | None = None
         self._writer_id: str | None = None  # in the table of writers; none yet
         self._number = 0  # of the last transaction
         self._unsettled: _Transaction | None = None  # the one whose connection was lost
         self._listener: Listener | None = None
+        self._unsure: set[str] = set()  # leases of which a renewal was begun, and no reply has come
         self._clock = DatabaseClock.of(key)
         super().__init__(key, name, outage_s, timing)
         self._look_s = _LOOK_S
@@ -114,38 +121,30 @@ class PostgresThread(JournalThread):
         """The error to raise for one of the database's; see :func:`.database.explain`."""
         return explain(error, str(self._name))
 
-    def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
-        """Tell of the records that have instructions, until the function that is returned is called."""
-        stop = super().listen(listener)
-        with self._lock:
-            if self._listener is None:
-                self._listener = Listener(self._make_connection, self._schema, self._hear)
-        return stop
-
-    def _hear(self, record_ids: Collection[str]) -> None:
-        """Tell of these records, or have the thread look which there are if there is none."""
-        if record_ids:
-            self.tell(record_ids)
-        else:
-            self.look_for_instructions()
-
     # ── in the thread ─────────────────────────────────────────────────────────────────────────
 
     def _is_there(self) -> bool:
         return True
 
     def _open(self) -> None:
-        self._connect(time.monotonic() + self._outage_s)
+        until = time.monotonic() + self._patience_s
+        while (error := self._reach()) is not None:
+            pause_s = self._pause_after(error)
+            if pause_s is None or time.monotonic() >= until:
+                raise error
+            time.sleep(pause_s)
+        self._listener = Listener(
+            self._make_connection, self._schema, self._hear, self._renew, self._timing.tick_s
+        )
 
     def _close(self, lease_ids: list[str]) -> None:
         if self._listener is not None:
             self._listener.stop()
         if self._connection is not None:
-            with suppress(psycopg.Error):
+            with closing(self._connection), suppress(psycopg.Error):
                 if lease_ids:
-                    self._transact(_Batch([Job(end_leases(lease_ids), None)]))
+                    self._transact([Job(end_leases(lease_ids), None)])
                 _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
-            self._connection.close()
 
     def _tidy_up(self) -> None:
         """Nothing is tidied up. The server does."""
@@ -153,35 +152,49 @@ class PostgresThread(JournalThread):
     def _may_have_changed(self) -> bool:
         return True  # the listener hears it at once, but a notification may be lost
 
+    def _pause_after(self, error: Exception) -> float | None:
+        if not may_pass(error):
+            return None
+        return _LOCKED_PAUSE_S if self._connection else max(0.0, self._connect_at - time.monotonic())
+
     def _carry_out(self, jobs: list[_Job]) -> None:
-        left = deque([_Batch(jobs)])
-        while left:
-            try:
-                if self._connection is None:
-                    asked_at = max(job.work.asked_at for batch in left for job in batch.jobs)
-                    self._connect(asked_at + self._outage_s)
-            except Exception as error:  # nobody waits any longer
-                for job in (job for batch in left for job in batch.jobs):
-                    job.error = error
-                return
-            batch = left.popleft()
-            try:
-                self._transact(batch)
-            except Exception as error:
-                left.extendleft(reversed(self._left_of(batch, error)))
+        error = self._reach()
+        if error is not None:
+            for job in jobs:
+                job.error = error
+            return
+        leases, together, alone = _arrange(jobs)
+        waiting = set(alone)
+        for batch in (leases, together):
+            if self._connection is None or (batch and not self._try(batch) and len(batch) > 1):
+                alone += batch
+        alone.sort(key=lambda job: job.number)
+        waits, is_time = _Waits(), time.monotonic() >= self._again_at
+        for job in alone:
+            # By itself, so that it fails by itself.
+            if self._connection is None:
+                job.error = self._unreached
+            elif job in waiting and job.tried is not None and not is_time:
+                waits.add(job)
+            elif waits.hold(job):
+                job.error = waits.error
+            elif not self._try([job]) and job.error is not None and may_pass(job.error):
+                waits.add(job)
 
-    def _left_of(self, batch: _Batch, error: Exception) -> list[_Batch]:
-        """The batches that are left of one that has failed: each job alone, so that it fails alone."""
-        may_pass = self._drop_if_lost(error) or isinstance(error, _MAY_PASS)
-        if len(batch.jobs) > 1:
-            return [_Batch([job], batch.tried) for job in batch.jobs]
-        (job,) = batch.jobs
-        if may_pass and time.monotonic() < job.work.asked_at + self._outage_s:
-            return [batch]
-        job.error = error
-        return []
+    def _try(self, jobs: list[_Job]) -> bool:
+        """Do everything in one transaction. If it fails, each job has the error, and is tried alone then."""
+        try:
+            self._transact(jobs)
+        except Exception as error:
+            self._drop_if_lost(error)
+            for job in jobs:
+                job.error = error
+                job.tried = job.tried or _Transaction(0)
+            return False
+        self._attempts = 0
+        return True
 
-    def _transact(self, batch: _Batch) -> None:
+    def _transact(self, jobs: list[_Job]) -> None:
         """Do everything in one transaction, and note the results once it is committed.
 
         Raises:
@@ -189,36 +202,57 @@ class PostgresThread(JournalThread):
         """
         connection = self._connection
         assert connection is not None
-        if any(job.work.writes for job in batch.jobs):
+        was_committed = len(jobs) == 1 and jobs[0].tried is not None and jobs[0].tried.was_committed
+        if any(job.work.writes for job in jobs):
             self._number += 1
             self._unsettled = _Transaction(self._number)
+        if not was_committed:
+            for job in jobs:
+                job.tried = self._unsettled
         begun: _Cursor | None = None
         sent: list[tuple[list[_Job], list[_Cursor]]] = []
-        was_committed, sent_at = batch.was_committed, time.monotonic()
-        if not was_committed:
-            batch.tried = self._unsettled
+        failed: Exception | None = None
+        sent_at = time.monotonic()
         try:
-            with connection.pipeline() as pipeline, _all_or_nothing(connection):
-                if self._unsettled is not None:
-                    begun = _execute(
-                        connection, self._statements("begin"), writer_id=self._writer_id, number=self._number
-                    )
-                for run in group_jobs(batch.jobs):
-                    work = run[0].work
-                    statements = (work.again if was_committed else None) or work.statements
-                    cursors = [self._send(connection, name, run) for name in statements]
-                    sent.append((run, cursors))
-                send_all(connection)
-                pipeline.sync()
-        except psycopg.Error as error:
-            if not is_lost(connection, error):
+            with connection.answering_within(self._left_s(jobs)), connection.pipeline() as pipeline:
+                # Raised after the pipeline is left, which would log what else goes wrong then.
+                try:
+                    if self._unsettled is not None:
+                        begun = _execute(
+                            connection,
+                            self._statements("begin"),
+                            writer_id=self._writer_id,
+                            number=self._number,
+                        )
+                    for run in group_jobs(jobs):
+                        work = run[0].work
+                        statements = (work.again if was_committed else None) or work.statements
+                        cursors = [self._send(connection, name, run) for name in statements]
+                        sent.append((run, cursors))
+                    send_all(connection)
+                    pipeline.sync()
+                except Exception as error:
+                    failed = error
+                    if getattr(error, "sqlstate", None) is None:
+                        # Not everything could be sent. The end of a pipeline would commit what was.
+                        connection.close()
+            if failed is not None:
+                raise failed
+        except Exception as error:
+            failed = failed or error
+            if not is_lost(connection, failed):
                 self._unsettled = None  # it was undone
-            raise
+            raise failed from None
         self._unsettled = None
         if begun is not None and time.monotonic() - sent_at < 1:
             self._clock.note(begun.fetchall()[0][1], sent_at)
         for run, cursors in sent:
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
+
+    def _left_s(self, jobs: list[_Job]) -> float:
+        """Seconds for which a reply may be waited for, until nobody waits for these jobs any more."""
+        asked_at = max(job.work.asked_at for job in jobs)
+        return max(SHORTEST_ANSWER_S, asked_at + self._patience_s - time.monotonic())
 
     def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
         work = run[0].work
@@ -234,34 +268,36 @@ class PostgresThread(JournalThread):
 
     # ── the connection ────────────────────────────────────────────────────────────────────────
 
-    def _connect(self, until: float) -> None:
-        """Connect and get ready, again and again until then, by the monotonic clock.
+    def _reach(self) -> Exception | None:
+        """Connect and get ready, unless there is a connection or it is too soon.
 
-        Raises:
-            psycopg.Error: It could not be done.
-            JournalError: The schema is none of ours.
+        Returns:
+            Why there is none.
         """
-        for attempt in count(1):
-            connection: Connection | None = None
+        if self._connection is not None:
+            return None
+        if time.monotonic() < self._connect_at:
+            return self._unreached
+        try:
+            connection = self._make_connection()
             try:
-                connection = self._make_connection()
                 self._make_ready(connection)
-                self._connection = connection
-                return
-            except Exception as error:
-                if connection is None:
-                    may_pass = is_away(error)
-                else:
-                    # A lock: what the server still does of a lost connection may last.
-                    may_pass = is_lost(connection, error) or isinstance(error, errors.LockNotAvailable)
-                    connection.close()
-                if not may_pass or time.monotonic() >= until:
-                    raise
-            time.sleep(growing_delay(_FIRST_PAUSE_S, attempt, _LONGEST_PAUSE_S))
+            except BaseException:
+                connection.close()
+                raise
+        except Exception as error:
+            self._attempts += 1
+            longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, self._patience_s / _PAUSES))
+            pause_s = growing_delay(_FIRST_PAUSE_S, self._attempts, longest_s)
+            self._connect_at, self._unreached = time.monotonic() + pause_s, error
+            return error
+        self._connection, self._backend = connection, connection.backend
+        return None
 
     def _make_ready(self, connection: Connection) -> None:
         """Find out what became of the transaction whose connection was lost, and be known as a writer."""
         if self._unsettled is not None:
+            end_backend(connection, self._backend)
             number = self._unsettled.number
             settled = _execute(
                 connection, self._statements("settle"), writer_id=self._writer_id, number=number
@@ -278,33 +314,99 @@ class PostgresThread(JournalThread):
             self._clock.note(shown, at)
             self._writer_id, self._number = writer_id, 0
 
-    def _drop_if_lost(self, error: Exception) -> bool:
-        """Close the connection if the error means that it is lost.
-
-        Returns:
-            Whether the work may be done again over a new one.
-        """
+    def _drop_if_lost(self, error: Exception) -> None:
+        """Close the connection if the error means that it is lost."""
         connection = self._connection
         assert connection is not None
         if not is_lost(connection, error):
-            return False
+            return
         words = "it is not known there any more" if isinstance(error, NotEnrolled) else str(error)
         logger.warning("the connection to the journal %s was lost: %s", self._name, words.partition("\n")[0])
         connection.close()
         self._connection = None
-        # Any other error is a mistake in what we send, which a new connection does not mend.
-        return isinstance(error, (psycopg.OperationalError, *ENDS))
+        self._unreached = error
+        # At once, unless the last connection was of no use either.
+        self._connect_at = time.monotonic() + (_FIRST_PAUSE_S if self._attempts else 0.0)
+        self._attempts += 1
+
+    # ── in the listener's thread ──────────────────────────────────────────────────────────────
+
+    def _hear(self, record_ids: Collection[str]) -> None:
+        """Tell of these records, or have the thread look which there are if there is none."""
+        if record_ids:
+            self.tell(record_ids)
+        else:
+            self.look_for_instructions()
+
+    def _renewals(self) -> list[tuple[LeaseSource, Lease, _Job]]:
+        return []  # the listener renews
+
+    def _renew(self, connection: Connection) -> None:
+        """Renew the leases that are due, each in a transaction of its own.
+
+        Raises:
+            psycopg.Error: The connection is lost, or the lease could not be stored.
+        """
+        for source, lease in self.due_leases():
+            # So that another connection is tried before the lease runs out.
+            limit_s = (lease.expires_at - lease.renewed_at) / 3
+            job, sent_at = Job(renew_lease(lease), None), time.monotonic()
+            # The repetition of a renewal whose reply was lost reads what that one has stored.
+            was_unsure = lease.lease_id in self._unsure
+            self._unsure.add(lease.lease_id)
+            with connection.answering_within(limit_s), connection.pipeline():
+                cursors = [self._send(connection, name, [job]) for name in job.work.statements]
+                shown = _execute(connection, self._statements("clock"))
+            self._unsure.discard(lease.lease_id)
+            if time.monotonic() - sent_at < 1:
+                self._clock.note(shown.fetchall()[0][0], sent_at)
+            note_results([job], [one.fetchall() if one.description else [] for one in cursors])
+            note_renewal(source, lease, had_lapsed=was_unsure or not job.result)
+            with self._lock:
+                was_given_up = lease.lease_id not in self._sources
+            if was_given_up:  # meanwhile, so that its row may have been stored anew
+                forget = end_leases([lease.lease_id])
+                _execute(connection, self._statements("end_leases"), **forget.values)
 
 
-@contextmanager
-def _all_or_nothing(connection: Connection) -> Iterator[None]:
-    """Close the connection if not everything could be sent: the end of a pipeline commits what was sent."""
-    try:
-        yield
-    except BaseException as error:
-        if getattr(error, "sqlstate", None) is None:  # it is not the server that says so
-            connection.close()
-        raise
+class _Waits:
+    """Jobs that wait for a row, and what they are about: later jobs about the same wait for them."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self._touched: set[str] = set()
+        self._are_some = False
+
+    def add(self, job: _Job) -> None:
+        """Note one that waits."""
+        self.error = job.error
+        self._touched.update(job.work.touches)
+        self._are_some = True
+
+    def hold(self, job: _Job) -> bool:
+        """Whether a job has to wait for one of these; it is then one of them."""
+        is_held = not self._touched.isdisjoint(job.work.touches) or (
+            self._are_some and job.work.writes and job.work.row is None
+        )
+        if is_held:
+            self._touched.update(job.work.touches)
+        return is_held
+
+
+def _arrange(jobs: list[_Job]) -> tuple[list[_Job], list[_Job], list[_Job]]:
+    """The jobs about leases, those to be done together, and those that failed before, to be done alone."""
+    leases, together, alone, waits = list[_Job](), list[_Job](), list[_Job](), _Waits()
+    for job in jobs:
+        if waits.hold(job):
+            alone.append(job)
+        elif job.tried is not None:
+            alone.append(job)
+            waits.add(job)
+        elif job.work.statements[-1:] == ("renew",):
+            leases.append(job)
+        else:
+            together.append(job)
+    return leases, together, alone
 
 
 def _execute(connection: Connection, statement: Statement, **values: Any) -> _Cursor:

@@ -122,6 +122,9 @@ class SqliteThread(JournalThread):
         except Exception as error:
             return error
 
+    def _pause_after(self, error: Exception) -> float | None:
+        return None  # SQLite has waited as long as it may
+
     def _may_have_changed(self) -> bool:
         # Changes with each commit of another connection, and costs less than any look at a table.
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
