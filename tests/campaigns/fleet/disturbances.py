@@ -20,7 +20,7 @@ from .fleet import Fleet
 
 __all__ = ["EACH_ROUND", "OF_A_REPLICA", "OF_THE_DATABASE", "TWINS"]
 
-LONGER: Final = (1.1, 2.5)
+LONGER: Final = (1.3, 2.5)
 """Leases that most disturbances last: long enough for others to take over."""
 
 TWINS: Final = "twins"

@@ -16,6 +16,7 @@ from typing import Final
 
 from tests.postgres import PostgresServer
 
+from ..answering import answering
 from ..lives import LIMIT_S, Lives
 from .evidence import Disturbance
 from .host import Place
@@ -27,6 +28,9 @@ REPLICAS: Final = 4
 TWIN: Final = "twin:0242ac110002"
 """The host, and its network card, of replicas that only their boot ID tells apart: the first container of
 each machine, or a machine that was cloned."""
+
+FROM_OUTSIDE: Final = 0.3
+"""The share of questions that are answered from outside, should no person be faster."""
 
 OUTAGE_S: Final = 30.0
 CLOSING_S: Final = 10.0
@@ -76,6 +80,12 @@ class Fleet(Lives):
         self._under_way: list[Future[None]] = []
         self._of_database: Future[None] | None = None
 
+    @property
+    def replicas(self) -> list[int]:
+        """Those that run, disturbed or not."""
+        with self._lock:
+            return sorted(self.running.keys() & self.way.keys())
+
     # ── replicas ──────────────────────────────────────────────────────────────────────────────
 
     def replica(self, limit: int) -> int:
@@ -99,6 +109,14 @@ class Fleet(Lives):
                 ["-m", f"{__package__}.host", place.as_json(), self.url, self.way[life].dsn, log]
             )
 
+    def answer(self) -> int:
+        """Begin a process that answers a share of the questions from outside, as late as persons may."""
+        with self._lock:
+            life, log = self.next_life()
+            patience_s = 0.0, 2 * self.lease_s
+            command = answering(self.database.dsn, log, life, share=FROM_OUTSIDE, patience_s=patience_s)
+            return self.begin(command)
+
     def kill(self, life: int) -> None:
         with self._lock:
             if life not in self.running:
@@ -106,7 +124,8 @@ class Fleet(Lives):
             at = time.monotonic()
             super().kill(life)
             self.ended_at[life] = at
-            self.way[life].close()
+            if life in self.way:
+                self.way[life].close()
 
     def stop(self, life: int) -> None:
         """Tell a replica to stop, and wait until it has handed over. It is killed if that takes too long."""
@@ -170,8 +189,7 @@ class Fleet(Lives):
         """A replica that is ready and undisturbed, once most of them are: one that has calls, if any has."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            with self._lock:
-                free = sorted(self.running.keys() - self._hindered)
+            free = [life for life in self.replicas if life not in self._hindered]
             ready = [life for life in free if self.count(life, "ready")]
             if ready and len(free) > REPLICAS // 2:  # somebody has to work
                 busy = [life for life in ready if self.count(life, "resumed") > self.count(life, "delivered")]
@@ -185,6 +203,7 @@ class Fleet(Lives):
         for one in under_way:
             one.result()
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        """Kill all that run."""
+        self.end()
         self._threads.shutdown()

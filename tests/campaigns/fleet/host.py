@@ -33,7 +33,7 @@ __all__ = ["Place", "http_client"]
 THINKS_S: Final = 0.3
 """How long an answer takes, so that some who think are interrupted."""
 
-THINKS_LONG: Final = 0.3
+THINKS_LONG: Final = 0.4
 """The share of questions that somebody thinks over for up to two leases."""
 
 MOMENTS: Final = ("asking", "owners", "before taking", "after taking")
@@ -101,6 +101,8 @@ class Interruptible(PostgresJournal):
     async def take_pending(self, *args: Any, **options: Any) -> Any:
         self._suspend("before taking")
         taken = await super().take_pending(*args, **options)
+        if taken:
+            self._log.write("looked")
         self._suspend("after taking")
         return taken
 

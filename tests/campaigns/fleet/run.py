@@ -32,7 +32,7 @@ __all__ = ["EVIDENCE", "run"]
 EVIDENCE: Final = "evidence.json"
 
 WORK_S: Final = 0.3
-WORKS_LONG: Final = 0.3
+WORKS_LONG: Final = 0.4
 """The share of tasks that work for up to two leases before they ask, and once more after that."""
 
 LIMIT: Final = 25
@@ -72,16 +72,16 @@ def run(
         server = stack.enter_context(servers(seed, folder))
         ways = stack.enter_context(Ways(database.data / ".s.PGSQL.5432"))
         fleet = Fleet(
-            server.endpoint("fastmcp"),
+            server.endpoint("scripted"),
             database,
             ways,
             folder,
             lease_s=lease_s,
             has_twins=TWINS not in without,
         )
-        stack.callback(fleet.end)
+        stack.callback(fleet.close)
         starter = stack.enter_context(ThreadPoolExecutor(1))
-        for life in [fleet.replica(LIMIT) for _ in range(REPLICAS)]:
+        for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
             fleet.wait_for(life)
         started, plan = 0, list[str]()
         for number in range(disturbances + 1):
@@ -137,7 +137,7 @@ def _disturb(fleet: Fleet, database: PostgresServer, what: str, chance: random.R
         fleet.wait_for_database()
         fleet.begin_disturbing(None, partial(OF_THE_DATABASE[what], fleet, database, its_chance))
     elif what == "killed":
-        OF_A_REPLICA[what](fleet, its_chance.choice(sorted(fleet.running)), its_chance)  # disturbed or not
+        OF_A_REPLICA[what](fleet, its_chance.choice(fleet.replicas), its_chance)  # disturbed or not
         fleet.replica(LIMIT)
     else:
         life = fleet.choose(its_chance)
@@ -148,8 +148,9 @@ def _disturb(fleet: Fleet, database: PostgresServer, what: str, chance: random.R
 
 def _be_calm(fleet: Fleet, numbers: range, seed: int) -> None:
     """Make calls, have new replicas see them through, and disturb nobody."""
-    for life in list(fleet.running):
+    for life in fleet.replicas:
         fleet.stop(life)
+    fleet.end()  # the process that answers
     for first in numbers[::AT_ONCE]:
         anyio.run(_start, fleet, range(first, min(first + AT_ONCE, numbers.stop)), None)
     for life in [fleet.replica(LIMIT) for _ in range(REPLICAS)]:
@@ -179,12 +180,11 @@ async def _start(fleet: Fleet, numbers: range, seed: int | None) -> None:
 async def _call(client: TasksClient, number: int, seed: int | None, longest_s: float) -> None:
     key, chance = f"call-{number}", random.Random(f"{seed} {number}")
     is_long = seed is not None and chance.random() < WORKS_LONG
-    tool, seconds = ("vigil", chance.uniform(WORK_S, longest_s)) if is_long else ("greet", WORK_S)
-    arguments = {"intent": key, "seconds": seconds}
+    arguments = {"intent": key, "seconds": chance.uniform(WORK_S, longest_s) if is_long else WORK_S}
     with anyio.fail_after(LIMIT_S):
         while True:
             try:
-                await client.start_tool(tool, arguments, idempotency_key=key)
+                await client.start_tool("vigil", arguments, idempotency_key=key)
                 return
             except TasksClientError:  # a reply that was not journaled is kept by the client, for the key
                 await anyio.sleep(PAUSE_S)

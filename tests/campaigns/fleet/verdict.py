@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Final
 
 from ..lives import takeovers
 from ..outcome import Campaign
@@ -37,6 +37,9 @@ or it has cut a poll off to stop."""
 WINDOW_S: Final = 0.25
 """Within so many seconds a process that is woken has sent what it had looked up, and one whose lease has run
 out has withdrawn its prompts."""
+
+LOOK_S: Final = 0.05
+"""So long before it is put, a question is looked at for the last time."""
 
 NOTED_S: Final = 1.5
 """Within so many seconds an answer, or a delivery, is in the journal, unless something disturbs that."""
@@ -232,15 +235,24 @@ def _calls(campaign: Campaign, case: _Case) -> None:
 
 
 def _answers(campaign: Campaign, case: _Case) -> None:
-    name = "questions with two answers"
-    campaign.expect_none(name)
-    sent: defaultdict[str | None, set[Any]] = defaultdict(set)
+    """A question has one answer. Who answers from outside is told that the answer counts if it was sent."""
+    two, shown = "questions with two answers", "answered questions shown again"
+    told = "answers from outside that count and are not sent, or the reverse"
+    campaign.expect_none(two, told, shown)
+    sent: defaultdict[str | None, set[str]] = defaultdict(set)
     for one in case.evidence.requests:
         for answer in one.answers.values():
-            sent[one.task_id].add(answer["content"]["name"])
-    for task_id, given in sent.items():
+            sent[case.created.get(one.task_id)].add(answer["content"]["name"])
+    for intent, given in sent.items():
         if len(given) > 1:
-            campaign.breach(name, f"{case.created.get(task_id)} was answered {given}")
+            campaign.breach(two, f"{intent} was answered {given}")
+    for life, line in case.lines:
+        counts = {"given": True, "came second": False, "came late": False}.get(line.what)
+        if line.what == "shown again":
+            campaign.breach(shown, f"{line.question} was shown again to {life} {case.since(line.at)}")
+        elif counts is not None and counts != (line.text in sent[line.intent]):
+            sentence = f"{line.question}: {line.text!r} {line.what}, and {sent[line.intent]} was sent"
+            campaign.breach(told, f"{sentence} {case.since(line.at)}. {case.told(line.at)}")
 
 
 def _polls(campaign: Campaign, case: _Case) -> None:
@@ -308,16 +320,18 @@ def _left_alone(campaign: Campaign, case: _Case) -> None:
 def _prompts(campaign: Campaign, case: _Case) -> None:
     """A question stands before one person at a time, and before nobody once it has an answer."""
     twice = _Count(campaign, case, "questions put to two persons at a time")
-    late = _Count(campaign, case, "questions put to somebody after the answer was sent")
-    sent_at: dict[str | None, float] = {}
+    late = _Count(campaign, case, "questions put to somebody after the answer was committed")
+    committed_at = {line.intent: line.at for _, line in case.lines if line.what == "given"}
     for one in case.evidence.requests:
         if one.answers:
-            sent_at.setdefault(case.created.get(one.task_id), one.at)
+            intent = case.created.get(one.task_id)
+            committed_at[intent] = min(one.at, committed_at.get(intent, math.inf))
     for question, prompts in case.prompts.items():
         intent = question.partition(":")[0]
         for number, prompt in enumerate(prompts):
-            if prompt.at > sent_at.get(intent, math.inf) + EARLY_S:
-                if case.just_woken(prompt.life, prompt.at):
+            late_s = prompt.at - committed_at.get(intent, math.inf)
+            if late_s > 0:
+                if late_s <= LOOK_S or case.just_woken(prompt.life, prompt.at):
                     late.in_window()
                 else:
                     late.breach(f"{question} was put to {prompt.life}", prompt.at, prompt.life)
@@ -352,21 +366,31 @@ def _overlap_s(case: _Case, one: _Prompt, other: _Prompt) -> float:
 
 
 def _outcomes(campaign: Campaign, case: _Case) -> None:
-    """An outcome that was acknowledged is handed out no more. A host that has its handle still gets it."""
+    """An outcome that was acknowledged is handed out no more. A host that has its handle still gets it.
+
+    It is in the window if a look took it just before it was acknowledged, and went on to hand it out.
+    """
     count = _Count(campaign, case, "acknowledged outcomes that were handed out again")
     still = 0
     acknowledged: dict[str | None, tuple[float, int]] = {}
-    adopted: dict[tuple[int, str | None], float] = {}
+    looked: dict[int, float] = {}
+    adopted: dict[tuple[int, str | None], tuple[float, float]] = {}
     errors = Counter[str]()
     for life, line in case.lines:
         match line.what:
             case "acknowledged":
                 acknowledged.setdefault(line.intent, (line.at, life))
+            case "looked":
+                looked[life] = line.at
             case "resumed":
-                adopted[life, line.task_id] = line.at
+                adopted[life, line.task_id] = looked.get(life, line.at), line.at
             case "delivered" if line.intent in acknowledged:
                 at, first = acknowledged[line.intent]
-                if adopted[life, line.task_id] > at:
+                taken_at, adopted_at = adopted[life, line.task_id]
+                was_stopped = any(one.at < adopted_at and taken_at < one.until for one in case.stops(life))
+                if taken_at <= at + WINDOW_S and at < adopted_at and not was_stopped:
+                    count.in_window()
+                elif adopted_at > at:
                     sentence = f"{line.intent}: acknowledged by {first} {case.since(at)}, and given to {life}"
                     count.breach(sentence, line.at, life, first)
                 else:

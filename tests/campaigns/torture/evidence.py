@@ -51,6 +51,7 @@ What: TypeAlias = Literal[
     "resumed",  # it has returned
     "delivered",  # a result came: ``by`` awaiting the "call", by its "key", by "resume", or as "kept"
     "acknowledged",  # the journal has noted that
+    "looked",  # a look for calls has taken some
     "stopping",  # a process is about to suspend itself, in a look for calls; ``text`` says where
     "given up",  # a call without a key was cancelled
     "unknown",  # an OutcomeUnknownError came
