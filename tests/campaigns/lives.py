@@ -77,9 +77,11 @@ class Lives:
             self._news.wait_for(lambda: self._said[life, word] >= times or self._said[life, ""], limit_s)
             return self._said[life, word] >= times
 
-    def wait_for_deliveries(self, calls: int, ours: Iterable[str | None] = ()) -> bool:
+    def wait_for_deliveries(
+        self, calls: int, ours: Iterable[str | None] = (), limit_s: float = LIMIT_S
+    ) -> bool:
         """Wait until so many calls are delivered, besides ours. Returns whether they were in time."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while True:
             with self._news:
                 said = self._deliveries()

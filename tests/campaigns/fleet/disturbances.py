@@ -27,7 +27,7 @@ TWINS: Final = "twins"
 """No disturbance, but a state of the fleet: some hosts have equal names and network cards."""
 
 OfReplica: TypeAlias = Callable[[Fleet, int, random.Random], None]
-OfDatabase: TypeAlias = Callable[[Fleet, PostgresServer, random.Random], None]
+OfDatabase: TypeAlias = Callable[[Fleet, random.Random], None]
 
 # ── of one replica ────────────────────────────────────────────────────────────────────────────
 
@@ -131,37 +131,38 @@ OF_A_REPLICA: Final[dict[str, OfReplica]] = {
 # ── of the database, and so of all ────────────────────────────────────────────────────────────
 
 
-def connections_cut(fleet: Fleet, database: PostgresServer, chance: random.Random) -> None:
+def connections_cut(fleet: Fleet, chance: random.Random) -> None:
     """The database ends all connections of journals."""
-    with fleet.disturbing("connections cut"), psycopg.connect(database.dsn, autocommit=True) as connection:
+    dsn = fleet.database.dsn
+    with fleet.disturbing("connections cut"), psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'mcp-tasks-client'"
         )
 
 
-def restarted(fleet: Fleet, database: PostgresServer, chance: random.Random) -> None:
+def restarted(fleet: Fleet, chance: random.Random) -> None:
     """The database is away for up to two seconds, and loses what was under way."""
     with fleet.disturbing("database restarted"):
-        database.stop(chance.choice(("fast", "immediate")))
+        fleet.database.stop(chance.choice(("fast", "immediate")))
         time.sleep(chance.uniform(0.0, 2.0))
-        database.start()
+        fleet.database.start()
 
 
-def away(fleet: Fleet, database: PostgresServer, chance: random.Random) -> None:
+def away(fleet: Fleet, chance: random.Random) -> None:
     """The database is away for longer than a lease. All replicas have seen the others' leases before."""
     with fleet.disturbing("database away"):
-        database.stop("fast")
+        fleet.database.stop("fast")
         fleet.last(chance.uniform(1.1, 1.5) * fleet.lease_s)
-        database.start()
+        fleet.database.start()
 
 
-def rows_locked(fleet: Fleet, database: PostgresServer, chance: random.Random) -> None:
+def rows_locked(fleet: Fleet, chance: random.Random) -> None:
     """A forgotten session holds the rows of ten calls."""
     with (
         fleet.disturbing("rows locked"),
         _forgotten_session(
-            database,
+            fleet.database,
             "SELECT FROM mcp_tasks_client.records WHERE delivered_at IS NULL "
             "ORDER BY random() LIMIT 10 FOR UPDATE",
         ),
@@ -169,12 +170,12 @@ def rows_locked(fleet: Fleet, database: PostgresServer, chance: random.Random) -
         fleet.last(chance.uniform(1.1, 1.8) * fleet.lease_s)
 
 
-def table_locked(fleet: Fleet, database: PostgresServer, chance: random.Random) -> None:
+def table_locked(fleet: Fleet, chance: random.Random) -> None:
     """A forgotten session holds a whole table."""
     table = chance.choice(("records", "leases"))
     with (
         fleet.disturbing(f"table locked: {table}"),
-        _forgotten_session(database, f"LOCK TABLE mcp_tasks_client.{table}"),
+        _forgotten_session(fleet.database, f"LOCK TABLE mcp_tasks_client.{table}"),
     ):
         fleet.last(chance.uniform(1.1, 1.8) * fleet.lease_s)
 

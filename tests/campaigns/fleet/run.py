@@ -38,6 +38,10 @@ WORKS_LONG: Final = 0.4
 LIMIT: Final = 25
 """How many calls a replica sees to at once, so that there is something left for others."""
 
+LONGEST: Final = 10
+"""Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
+have done may be lost."""
+
 AT_ONCE: Final = 50
 """How many calls are made before they are left, since who makes them polls them until then."""
 
@@ -66,43 +70,24 @@ def run(
         lease_s: The length of a lease.
         without: Disturbances, by their names, that are left out.
     """
-    began, chance = time.monotonic(), random.Random(seed)
+    began = time.monotonic()
     with ExitStack() as stack:
         database = stack.enter_context(running_postgres())
         server = stack.enter_context(servers(seed, folder))
         ways = stack.enter_context(Ways(database.data / ".s.PGSQL.5432"))
-        fleet = Fleet(
-            server.endpoint("scripted"),
-            database,
-            ways,
-            folder,
-            lease_s=lease_s,
-            has_twins=TWINS not in without,
-        )
+        url, has_twins = server.endpoint("scripted"), TWINS not in without
+        fleet = Fleet(url, database, ways, folder, lease_s=lease_s, has_twins=has_twins)
         stack.callback(fleet.close)
-        starter = stack.enter_context(ThreadPoolExecutor(1))
-        for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
-            fleet.wait_for(life)
-        started, plan = 0, list[str]()
-        for number in range(disturbances + 1):
-            share = tasks * (number + 1) // (disturbances + 1)
-            starting = starter.submit(anyio.run, _start, fleet, range(started, share), seed)
-            started = share
-            if number < disturbances:
-                plan = plan or _plan(chance, without)
-                time.sleep(chance.uniform(0.0, 1.0))
-                _disturb(fleet, database, plan.pop(), chance)
-            starting.result()
-        fleet.wait_for_calm()
-        finished, calm_since = fleet.wait_for_deliveries(tasks), None
-        if finished and calm:
+        _disturb_all(fleet, tasks, disturbances, seed, without)
+        calm_since: float | None = None
+        if fleet.wait_for_deliveries(tasks, limit_s=LIMIT_S + LONGEST * lease_s) and calm:
             calm_since = time.monotonic()
             tasks += calm
-            _be_calm(fleet, range(tasks - calm, tasks), seed)
+            _be_calm(fleet, range(tasks - calm, tasks))
         # A replica that was killed between a delivery and its commit has left it to others.
         deadline = time.monotonic() + 3 * lease_s
         while (unfinished := _unfinished(database)) and time.monotonic() < deadline:
-            time.sleep(0.2)
+            time.sleep(PAUSE_S)
         evidence = Evidence(
             lease_s=lease_s,
             began=began,
@@ -123,6 +108,24 @@ def run(
         return campaign
 
 
+def _disturb_all(fleet: Fleet, tasks: int, disturbances: int, seed: int, without: Collection[str]) -> None:
+    """Make calls, and begin a disturbance with each share of them. Returns when all disturbances are over."""
+    chance, plan, started = random.Random(seed), list[str](), 0
+    with ThreadPoolExecutor(1) as starter:
+        for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
+            fleet.wait_for(life)
+        for number in range(disturbances + 1):
+            share = tasks * (number + 1) // (disturbances + 1)
+            starting = starter.submit(anyio.run, _start, fleet, range(started, share), seed)
+            started = share
+            if number < disturbances:
+                plan = plan or _plan(chance, without)
+                time.sleep(chance.uniform(0.0, 1.0))
+                _disturb(fleet, plan.pop(), random.Random(chance.random()))
+            starting.result()
+    fleet.wait_for_calm()
+
+
 def _plan(chance: random.Random, without: Collection[str]) -> list[str]:
     """What is done in a round."""
     plan = [what for what, times in EACH_ROUND.items() for _ in range(times) if what not in without]
@@ -130,23 +133,22 @@ def _plan(chance: random.Random, without: Collection[str]) -> list[str]:
     return plan
 
 
-def _disturb(fleet: Fleet, database: PostgresServer, what: str, chance: random.Random) -> None:
+def _disturb(fleet: Fleet, what: str, chance: random.Random) -> None:
     """Begin one disturbance, as soon as there is room for it."""
-    its_chance = random.Random(chance.random())
     if what in OF_THE_DATABASE:
         fleet.wait_for_database()
-        fleet.begin_disturbing(None, partial(OF_THE_DATABASE[what], fleet, database, its_chance))
+        fleet.begin_disturbing(None, partial(OF_THE_DATABASE[what], fleet, chance))
     elif what == "killed":
-        OF_A_REPLICA[what](fleet, its_chance.choice(fleet.replicas), its_chance)  # disturbed or not
+        OF_A_REPLICA[what](fleet, chance.choice(fleet.replicas), chance)  # disturbed or not
         fleet.replica(LIMIT)
     else:
-        life = fleet.choose(its_chance)
-        fleet.begin_disturbing(life, partial(OF_A_REPLICA[what], fleet, life, its_chance))
+        life = fleet.choose(chance)
+        fleet.begin_disturbing(life, partial(OF_A_REPLICA[what], fleet, life, chance))
         if what == "told to stop":
             fleet.replica(LIMIT)
 
 
-def _be_calm(fleet: Fleet, numbers: range, seed: int) -> None:
+def _be_calm(fleet: Fleet, numbers: range) -> None:
     """Make calls, have new replicas see them through, and disturb nobody."""
     for life in fleet.replicas:
         fleet.stop(life)

@@ -110,7 +110,8 @@ def test_a_poll_keeps_its_distance_from_the_last_one_of_any_replica(life: int) -
     assert figures(poll(1.0, 1), poll(1.4, life), disturbances=[done("swallowed", 0.5, 9.0, 1)]) == {EARLY: 1}
 
 
-def test_a_poll_that_a_busy_server_read_late_is_not_early_for_that() -> None:
+def test_a_poll_is_not_early_for_having_been_on_its_way_for_long() -> None:
+    assert figures(poll(1.0, 1), poll(1.6, 2, sent_at=1.3)) == {}
     assert figures(poll(1.4, 1, sent_at=1.0), poll(1.5, 2, sent_at=1.5)) == {}
 
 

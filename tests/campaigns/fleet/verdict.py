@@ -50,6 +50,9 @@ AWAY_S: Final = 4.0
 LARGEST_SHARE: Final = 0.2
 """By so much of the mean a replica's share may differ from it."""
 
+DETAIL: Final = "— "
+"""Begins the name of a figure that says what others have to do with."""
+
 ALONE: Final = 3
 """Leases within which another replica polls a task whose owner has stopped to."""
 
@@ -71,6 +74,8 @@ def judge(evidence: Evidence) -> Campaign:
         _shares,
     ):
         judge_one(campaign, case)
+    details = {name: number for name, number in campaign.figures.items() if name.startswith(DETAIL)}
+    campaign.figures = {name: n for name, n in campaign.figures.items() if name not in details} | details
     return campaign
 
 
@@ -202,7 +207,7 @@ class _Count:
         case = self._case
         self._campaign.breach(self._name, f"{sentence} {case.since(at)}. {case.told(at, *lives)}")
         for reason in case.reasons(at, *lives):
-            self._add(f"— {self._name}: {reason}")
+            self._add(f"{DETAIL}{self._name}: {reason}")
 
     def in_window(self) -> None:
         self._add(f"{self._name}: in the window")
