@@ -185,13 +185,16 @@ class Fleet(Lives):
         if self._of_database is not None:
             self._of_database.result()
 
-    def choose(self, chance: random.Random) -> int:
-        """A replica that is ready and undisturbed, once most of them are: one that has calls, if any has."""
+    def choose(self, chance: random.Random, *, disturbed: bool = False) -> int:
+        """A replica that is ready: one that has calls, if any has.
+
+        Unless ``disturbed``, it is an undisturbed one, once most of them are: somebody has to work.
+        """
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            free = [life for life in self.replicas if life not in self._hindered]
+            free = [life for life in self.replicas if disturbed or life not in self._hindered]
             ready = [life for life in free if self.count(life, "ready")]
-            if ready and len(free) > REPLICAS // 2:  # somebody has to work
+            if ready and len(free) > REPLICAS // 2:
                 busy = [life for life in ready if self.count(life, "resumed") > self.count(life, "delivered")]
                 return chance.choice(busy or ready)
             time.sleep(STEP_S)

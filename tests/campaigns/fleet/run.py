@@ -42,6 +42,9 @@ LONGEST: Final = 10
 """Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
 have done may be lost."""
 
+KILLED_FIRST: Final = 3
+"""So many replicas are killed before anything else is done, to see how soon their calls are taken over."""
+
 AT_ONCE: Final = 50
 """How many calls are made before they are left, since who makes them polls them until then."""
 
@@ -110,7 +113,8 @@ def run(
 
 def _disturb_all(fleet: Fleet, tasks: int, disturbances: int, seed: int, without: Collection[str]) -> None:
     """Make calls, and begin a disturbance with each share of them. Returns when all disturbances are over."""
-    chance, plan, started = random.Random(seed), list[str](), 0
+    chance, started = random.Random(seed), 0
+    plan = [] if "killed" in without else ["killed"] * KILLED_FIRST
     with ThreadPoolExecutor(1) as starter:
         for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
             fleet.wait_for(life)
@@ -118,6 +122,8 @@ def _disturb_all(fleet: Fleet, tasks: int, disturbances: int, seed: int, without
             share = tasks * (number + 1) // (disturbances + 1)
             starting = starter.submit(anyio.run, _start, fleet, range(started, share), seed)
             started = share
+            if number == KILLED_FIRST:
+                fleet.last(2 * fleet.lease_s)
             if number < disturbances:
                 plan = plan or _plan(chance, without)
                 time.sleep(chance.uniform(0.0, 1.0))
@@ -139,7 +145,7 @@ def _disturb(fleet: Fleet, what: str, chance: random.Random) -> None:
         fleet.wait_for_database()
         fleet.begin_disturbing(None, partial(OF_THE_DATABASE[what], fleet, chance))
     elif what == "killed":
-        OF_A_REPLICA[what](fleet, chance.choice(fleet.replicas), chance)  # disturbed or not
+        OF_A_REPLICA[what](fleet, fleet.choose(chance, disturbed=True), chance)
         fleet.replica(LIMIT)
     else:
         life = fleet.choose(chance)

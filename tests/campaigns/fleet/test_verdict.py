@@ -184,11 +184,12 @@ def test_nobody_is_asked_after_the_answer_was_committed() -> None:
     disturbances = [done("suspended", 3.0, 11.0, 1)]
     lines = prompts(11.5)
     assert figures(answer(12.5, 2), lines=lines, disturbances=disturbances) == {}
-    assert figures(answer(11.9, 1), lines=lines, disturbances=disturbances) == {AFTER: 1}
-    given = 7, Line(at=11.9, what="given", intent="call-0", question=QUESTION, text="Ada")
-    assert figures(answer(14.0, 1), lines=[*lines, given], disturbances=disturbances) == {AFTER: 1}
+    assert figures(answer(11.6, 1), lines=lines, disturbances=disturbances) == {AFTER: 1}
+    for at, found in ((12.0 - 2 * WINDOW_S, AFTER), (12.0 - WINDOW_S / 2, f"{AFTER}: in the window")):
+        given = 7, Line(at=at, what="given", intent="call-0", question=QUESTION, text="Ada")
+        assert figures(answer(14.0, 1), lines=[*lines, given], disturbances=disturbances) == {found: 1}
     just_woken = [*disturbances, done("suspended", 11.2, 11.9, 2)]
-    assert figures(answer(11.9, 1), lines=lines, disturbances=just_woken) == {f"{AFTER}: in the window": 1}
+    assert figures(answer(11.6, 1), lines=lines, disturbances=just_woken) == {f"{AFTER}: in the window": 1}
 
 
 def test_a_question_or_an_outcome_comes_again_only_after_a_disturbance() -> None:

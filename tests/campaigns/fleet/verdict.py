@@ -6,7 +6,8 @@ and when, and in the logs of the replicas. What they have in common with the dis
 **The window.** A process can be stopped between its look at its own lease and the send that follows. So of
 each call the first poll, or prompt, within ``WINDOW_S`` after a process was woken is counted apart, and so is
 a poll that was sent before its process was stopped or killed and arrived after that. A prompt may stand for
-``WINDOW_S`` longer than its owner's lease. Nothing else is allowed.
+``WINDOW_S`` longer than its owner's lease, and be put so long after it was answered from outside. An outcome
+may be handed out by a look that took it before it was acknowledged. Nothing else is allowed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,6 @@ or it has cut a poll off to stop."""
 WINDOW_S: Final = 0.25
 """Within so many seconds a process that is woken has sent what it had looked up, and one whose lease has run
 out has withdrawn its prompts."""
-
-LOOK_S: Final = 0.05
-"""So long before it is put, a question is looked at for the last time."""
 
 NOTED_S: Final = 1.5
 """Within so many seconds an answer, or a delivery, is in the journal, unless something disturbs that."""
@@ -336,7 +334,7 @@ def _prompts(campaign: Campaign, case: _Case) -> None:
         for number, prompt in enumerate(prompts):
             late_s = prompt.at - committed_at.get(intent, math.inf)
             if late_s > 0:
-                if late_s <= LOOK_S or case.just_woken(prompt.life, prompt.at):
+                if late_s <= WINDOW_S or case.just_woken(prompt.life, prompt.at):
                     late.in_window()
                 else:
                     late.breach(f"{question} was put to {prompt.life}", prompt.at, prompt.life)
