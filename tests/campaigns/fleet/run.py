@@ -32,11 +32,14 @@ __all__ = ["EVIDENCE", "run"]
 EVIDENCE: Final = "evidence.json"
 
 WORK_S: Final = 0.3
-WORKS_LONG: Final = 0.4
+WORKS_LONG: Final = 0.3
 """The share of tasks that work for up to two leases before they ask, and once more after that."""
 
-LIMIT: Final = 25
-"""How many calls a replica sees to at once, so that there is something left for others."""
+LIMIT: Final = 40
+"""How many calls a replica sees to at once, so that half of the replicas can do what there is to do."""
+
+CALM_LIMIT: Final = 25
+"""How many in the end, so that there is something left for others."""
 
 LONGEST: Final = 10
 """Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
@@ -161,7 +164,7 @@ def _be_calm(fleet: Fleet, numbers: range) -> None:
     fleet.end()  # the process that answers
     for first in numbers[::AT_ONCE]:
         anyio.run(_start, fleet, range(first, min(first + AT_ONCE, numbers.stop)), None)
-    for life in [fleet.replica(LIMIT) for _ in range(REPLICAS)]:
+    for life in [fleet.replica(CALM_LIMIT) for _ in range(REPLICAS)]:
         fleet.wait_for(life)
     fleet.wait_for_deliveries(numbers.stop)
 

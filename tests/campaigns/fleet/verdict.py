@@ -103,16 +103,20 @@ class _Case:
         return f"at {at - self.evidence.began:.2f} s"
 
     def reasons(self, at: float, *lives: int | None) -> list[str]:
-        """What was done to these replicas at a moment, or last if nothing was."""
+        """What was done to these replicas at a moment, or last if nothing was; of twins, that they are."""
+        if self.are_twins(*lives):
+            return ["twins"]
         concerned = [one for one in self.evidence.disturbances if one.at <= at and one.concerns(*lives)]
         under_way = [one for one in concerned if at <= one.until]
         latest = max(concerned, key=lambda one: one.at, default=None)
         reasons = [one.what for one in under_way]
         if not reasons and latest is not None:
             reasons = [f"after {latest.what}"]
-        if len({*lives} & {*self.evidence.twins}) > 1:
-            reasons.append("twins")
         return reasons
+
+    def are_twins(self, *lives: int | None) -> bool:
+        """Whether two replicas are on equal hosts."""
+        return len({*lives} & {*self.evidence.twins}) > 1
 
     def told(self, at: float, *lives: int | None) -> str:
         """The disturbances of a moment in words, for whoever traces it."""
@@ -126,7 +130,7 @@ class _Case:
             f"-{one.until - self.evidence.began:.2f}"
             for one in found
         ]
-        if len({*lives} & {*self.evidence.twins}) > 1:
+        if self.are_twins(*lives):
             words.append("both on equal hosts")
         return "; ".join(words) or "undisturbed"
 

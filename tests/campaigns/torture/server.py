@@ -82,8 +82,8 @@ class Ledger:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        at = time.monotonic()
         body = await whole_body(receive)
+        at = time.monotonic()  # a client may be suspended in the middle of it
         number = len(self.requests)
         self.requests.append(arrived(body, dict(scope["headers"]), at))
         answer = bytearray()
