@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 
+from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..journal.base import Instruction, Taken
@@ -68,15 +68,22 @@ class CallStore:
         self._policy = policy
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
-        self._lease, self._owner = ProcessLease.join(journal, environment)
-        # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
-        # holds nothing but the names: a clock of the host's may know who keeps this alive.
-        weakref.finalize(self, self._lease.owners.discard, self._owner).atexit = False
+        self._environment = environment
+        # A client is gone as well, and so is what it owns, if it is dropped or its loops are closed under it.
+        self.loops = Loops()
+        self._lease, self._owner = ProcessLease.join(journal, environment, self, self.loops.have_closed)
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
         # Those of them without a driver. Kept, since each call that begins would have to walk over all.
         self._left: set[LiveCall] = set()
+
+    def enter_loop(self) -> None:
+        """Note that the event loop that runs us is one of the client's; before anything is owned there."""
+        self.loops.note_running()
+        if not self._lease.has(self._owner):  # it has ended with a loop before this one
+            joined = ProcessLease.join(self.journal, self._environment, self, self.loops.have_closed)
+            self._lease, self._owner = joined
 
     @property
     def unsaved(self) -> list[LiveCall]:

@@ -16,16 +16,17 @@ import logging
 import math
 import threading
 import uuid
-from collections.abc import Hashable
+import weakref
+from collections.abc import Callable, Collection, Hashable
 from copy import copy
 from functools import cache
-from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 
 from ..aio.clock import Clock
-from ..aio.uncut import on_asyncio
+from ..aio.uncut import running_loop
 from ..journal.base import Journal, Lease
 from .environment import Environment
 from .process import Process
@@ -64,7 +65,8 @@ class ProcessLease:
     """The lease of this process in one journal, shared by all of its clients there.
 
     Attributes:
-        owners: The names of the clients that hold it. A finalizer may take one out at any time.
+        owners: The clients that hold it: by the name of each, whether it has ended without a word, because
+            its event loop was closed. A finalizer may take one out at any time.
         lapses: How often it had run out when it was renewed. Others may have taken our records then.
     """
 
@@ -75,16 +77,23 @@ class ProcessLease:
         self._lease_s = environment.lease_s
         self._lease_id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self.owners: set[str] = set()
+        self.owners: dict[str, Callable[[], bool]] = {}
+        self._ended: dict[str, None] = {}  # without a word, and the journal does not know it yet
         self.lapses = 0
         self._renewed_at: float | None = None
         self._pruned_at = -math.inf
-        self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
+        # By event loop, weakly: one that was closed in the midst of a store is not waited for by the next.
+        self._storing: WeakKeyDictionary[Any, _Store] = WeakKeyDictionary()
         self._sightings: dict[str, _Sighting] = {}
 
     @classmethod
-    def join(cls, journal: Journal, environment: Environment) -> tuple[ProcessLease, str]:
-        """The lease of this process in a journal, and under it the owner name of one more client."""
+    def join(
+        cls, journal: Journal, environment: Environment, client: object, has_ended: Callable[[], bool]
+    ) -> tuple[ProcessLease, str]:
+        """The lease of this process in a journal, and under it the owner name of one more client.
+
+        The client has ended once it is dropped, or ``has_ended`` says so, which does not hold it.
+        """
         process = environment.process or Process.current()
         with _lock:
             key = (journal.identity, process)
@@ -94,8 +103,15 @@ class ProcessLease:
             if not lease.owners:  # so that nothing of theirs could be taken meanwhile
                 lease._renewed_at = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
-            lease.owners.add(owner)
+            lease.owners[owner] = has_ended
+            # It holds nothing but the names: a clock of the host's may know who keeps the client alive.
+            weakref.finalize(client, _end, lease.owners, lease._ended, owner).atexit = False
             return lease, owner
+
+    def has(self, owner: str) -> bool:
+        """Whether a client holds the lease."""
+        with _lock:
+            return owner in self.owners
 
     @staticmethod
     def name_for_process(owner: str) -> str:
@@ -109,12 +125,13 @@ class ProcessLease:
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
         names = (owner, self.name_for_process(owner))
-        self.owners.discard(owner)
+        self.owners.pop(owner, None)
         return (*names, self._lease_id) if self.end() else names
 
     def end(self) -> bool:
         """Give up the lease, unless a client holds it. Returns whether it is given up."""
         with _lock:
+            self._find_ended()
             if self.owners:
                 return False
             if _LEASES.get(self._key) is self:  # else it was given up before, and there is a newer one
@@ -141,7 +158,7 @@ class ProcessLease:
             JournalError: It could not be stored, also where another caller has tried.
         """
         # An event loop waits for its own stores only. A second loop stores the lease once more.
-        here = threading.get_ident(), on_asyncio()
+        here = running_loop()
         while self.is_short:
             store = self._storing.get(here)
             if store is None:
@@ -152,7 +169,7 @@ class ProcessLease:
                 raise copy(store.error)
             # Else it is stored; or the caller that stored it was cancelled, and another one has to.
 
-    async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
+    async def _store(self, journal: Journal, here: object) -> None:
         store = self._storing[here] = _Store()
         lease, is_first = self._lease(), self._renewed_at is None
         try:
@@ -169,10 +186,27 @@ class ProcessLease:
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it."""
         with _lock:
+            self._find_ended()
             if not self.owners or self._renewed_at is None:
                 return None
         age_s = self._clock.time() - self._renewed_at
         return None if 0 <= age_s < self._renew_s else self._lease()
+
+    def ended(self) -> Collection[str]:
+        """The names of the clients that have ended without a word, until :meth:`released` has them."""
+        with _lock:
+            self._find_ended()
+        return [name for owner in list(self._ended) for name in (owner, self.name_for_process(owner))]
+
+    def released(self, names: Collection[str]) -> None:
+        """Note that the journal has released these."""
+        for name in names:
+            self._ended.pop(name, None)
+
+    def _find_ended(self) -> None:
+        for owner, has_ended in list(self.owners.items()):
+            if has_ended():
+                _end(self.owners, self._ended, owner)
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """Note that the journal has stored the lease."""
@@ -231,7 +265,7 @@ class ProcessLease:
                 return lease is None or has_ended(lease)
             client = owner.removesuffix(_LEFT) if of_process else owner
             with _lock:
-                return not any(client in other.owners for other in _LEASES.values())
+                return all(other.owners.get(client, _has_ended)() for other in _LEASES.values())
 
         return {owner for owner, lease in owners.items() if is_gone(owner, lease)}
 
@@ -261,6 +295,17 @@ class ProcessLease:
             return True
         self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at + since_s, until)
         return False
+
+
+def _has_ended() -> bool:
+    """What is true of an owner that is not known."""
+    return True
+
+
+def _end(owners: dict[str, Callable[[], bool]], ended: dict[str, None], owner: str) -> None:
+    """Note that a client has ended without a word, unless it has left. Waits for no lock."""
+    if owners.pop(owner, None) is not None:
+        ended[owner] = None
 
 
 _LEASES: Final[WeakValueDictionary[tuple[Hashable, Process], ProcessLease]] = WeakValueDictionary()

@@ -31,7 +31,7 @@ from ...policy import growing_delay
 from ..medium import Timing
 from ..statements import Statement, Statements
 from ..thread import JournalThread
-from ..work import Job, end_leases, group_jobs, note_results
+from ..work import Job, group_jobs, note_results, release
 from .clock import DatabaseClock
 from .database import ENDS, Connection, NotEnrolled, explain, is_away, is_lost, make_tables, send_all
 from .dialect import POSTGRES, rows_json
@@ -137,13 +137,13 @@ class PostgresThread(JournalThread):
     def _open(self) -> None:
         self._connect(time.monotonic() + self._outage_s)
 
-    def _close(self, lease_ids: list[str]) -> None:
+    def _close(self, names: list[str]) -> None:
         if self._listener is not None:
             self._listener.stop()
         if self._connection is not None:
             with suppress(psycopg.Error):
-                if lease_ids:
-                    self._transact(_Batch([Job(end_leases(lease_ids), None)]))
+                if names:
+                    self._transact(_Batch([Job(release(names), None)]))
                 _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
             self._connection.close()
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from ...errors import JournalError
 from ..medium import Timing
 from ..thread import JournalThread
-from ..work import Found, Job, end_leases, note_results
+from ..work import Found, Job, note_results, release
 from .execution import execute, runs_of
 from .file import connect, explain, give_back, identity
 
@@ -57,12 +57,12 @@ class SqliteThread(JournalThread):
         self._connection = connect(self._path, self._busy_timeout_s)
         self._file = identity(self._path)
 
-    def _close(self, lease_ids: list[str]) -> None:
+    def _close(self, names: list[str]) -> None:
         while give_back(self._connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
-            if lease_ids:
-                execute(self._connection, [Job(end_leases(lease_ids), None)])
+            if names:
+                execute(self._connection, [Job(release(names), None)])
             self._connection.close()
 
     def _tidy_up(self) -> None:
