@@ -22,7 +22,7 @@ import anyio.lowlevel
 from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
-from ..journal.base import Instruction, Taken
+from ..journal.base import LEFT, Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
@@ -71,7 +71,7 @@ class CallStore:
         self._environment = environment
         # A client is gone as well, and so is what it owns, if it is dropped or its loops are closed under it.
         self.loops = Loops()
-        self._lease, self._owner = ProcessLease.join(journal, environment, self, self.loops.have_closed)
+        self._join()
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -82,8 +82,11 @@ class CallStore:
         """Note that the event loop that runs us is one of the client's; before anything is owned there."""
         self.loops.note_running()
         if not self._lease.has(self._owner):  # it has ended with a loop before this one
-            joined = ProcessLease.join(self.journal, self._environment, self, self.loops.have_closed)
-            self._lease, self._owner = joined
+            self._join()
+
+    def _join(self) -> None:
+        self._lease, self._owner = ProcessLease.join(self.journal, self._environment)
+        self._lease.watch(self._owner, self, self.loops.have_closed)
 
     @property
     def unsaved(self) -> list[LiveCall]:
@@ -453,6 +456,7 @@ class CallStore:
         await self._enrol()
         lapses = self._lease.lapses
         gone = await self._lease.gone(self.journal)
+        gone |= {owner + LEFT for owner in gone}  # which the journal may be releasing just now
         take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
         taken = await self._observed(None, observer.TAKE_PENDING, take, scope, self._owner, gone)
         calls = []

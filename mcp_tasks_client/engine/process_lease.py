@@ -87,13 +87,8 @@ class ProcessLease:
         self._sightings: dict[str, _Sighting] = {}
 
     @classmethod
-    def join(
-        cls, journal: Journal, environment: Environment, client: object, has_ended: Callable[[], bool]
-    ) -> tuple[ProcessLease, str]:
-        """The lease of this process in a journal, and under it the owner name of one more client.
-
-        The client has ended once it is dropped, or ``has_ended`` says so, which does not hold it.
-        """
+    def join(cls, journal: Journal, environment: Environment) -> tuple[ProcessLease, str]:
+        """The lease of this process in a journal, and under it the owner name of one more client."""
         process = environment.process or Process.current()
         with _lock:
             key = (journal.identity, process)
@@ -103,10 +98,14 @@ class ProcessLease:
             if not lease.owners:  # so that nothing of theirs could be taken meanwhile
                 lease._renewed_at = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
-            lease.owners[owner] = has_ended
-            # It holds nothing but the names: a clock of the host's may know who keeps the client alive.
-            weakref.finalize(client, _end, lease.owners, lease._ended, owner).atexit = False
+            lease.owners[owner] = _lives
             return lease, owner
+
+    def watch(self, owner: str, client: object, has_ended: Callable[[], bool]) -> None:
+        """Have a client end, without a word, once it is dropped or ``has_ended()``, which any thread asks."""
+        self.owners[owner] = has_ended
+        # It holds nothing but the names: a clock of the host's may know who keeps the client alive.
+        weakref.finalize(client, _end, self.owners, self._ended, owner).atexit = False
 
     def has(self, owner: str) -> bool:
         """Whether a client holds the lease."""
@@ -297,8 +296,11 @@ class ProcessLease:
         return False
 
 
+def _lives() -> bool:
+    return False
+
+
 def _has_ended() -> bool:
-    """What is true of an owner that is not known."""
     return True
 
 

@@ -15,10 +15,13 @@ from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ..machine.record import Scope, TaskRecord
 
-__all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
+__all__ = ["LEASES_KEPT_S", "LEFT", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a lease is kept after it has run out, since a suspended process may come back."""
+
+LEFT: Final = "/left"
+"""Ends the name of the owner of a call whose owner was released without it; see :meth:`Journal.release`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +448,7 @@ class Journal(ABC):
 
         Those that there are already are told of too, within seconds. A listener may hear of one several
         times, and of records that are not its own. It is told until the function that is returned is called.
-        That waits for nothing, not even for a lock, since a finalizer may call it; and it may be called again.
+        That waits for nothing, not even for a lock, since a finalizer may call it. It may be called again.
         """
 
     async def follow(self, record_id: str) -> None:

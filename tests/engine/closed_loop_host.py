@@ -1,8 +1,9 @@
 """A host whose event loop is closed under its open client, with a call waiting. See ``test_closed_loop.py``.
 
-The argument is JSON: ``url``; ``journal``, the path of a file, the DSN of a database, or ``memory``; ``schema``
-of the database; ``keeps``, what global variables of the host refer to; ``left``, how the loop is left. After
-each line of its standard input, the host repeats the call in a new loop, and prints what comes of it.
+The argument is JSON: ``url``; ``journal``, the path of a file, the DSN of a database, or ``memory``;
+``schema`` of the database; ``keeps``, what global variables of the host refer to; ``left``, how the
+loop is left. After each line of its standard input, the host repeats the call in a new loop, and prints its
+result.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import pytest
 
 from mcp_tasks_client import (
     BlockingTasksClient,
@@ -24,6 +26,7 @@ from mcp_tasks_client import (
     PostgresJournal,
     SqliteJournal,
     TasksClient,
+    TasksClientError,
 )
 from tests._results import text
 from tests.kit.current_server import LIMIT_S, QUICK
@@ -100,16 +103,23 @@ class Host:
             raise SystemExit
 
         client = self.make_client(BlockingTasksClient)
-        try:
-            with client:
-                client.call_tool("tool", idempotency_key="key", on_update=end_thread)
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        with client:
+            for _ in range(2):
+                with pytest.raises(TasksClientError, match="event loop was ended"):
+                    client.call_tool("tool", idempotency_key="key", on_update=end_thread)
 
     async def repeat(self) -> str:
         with anyio.fail_after(LIMIT_S):
+            for client in [one for one in KEPT if isinstance(one, TasksClient)]:
+                await self.use_and_close(client)
             async with self.make_client() as client:
                 return text(await client.call_tool("tool", idempotency_key="key"))
+
+    async def use_and_close(self, client: TasksClient) -> None:
+        """A client whose loop has closed says so, and closing it waits for nothing."""
+        with pytest.raises(TasksClientError, match="closed"):
+            await client.call_tool("tool", idempotency_key="key")
+        await client.__aexit__(None, None, None)
 
     def say(self, work: Callable[[], Any]) -> None:
         try:

@@ -30,7 +30,10 @@ def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Callable[[]
     if request.param == "sqlite":
         path = tmp_path / "journal.sqlite3"
         return lambda: SqliteJournal(path), {"journal": str(path)}
-    dsn, schema = request.getfixturevalue("postgres"), f"closed_{tmp_path.name}"[:60].lower().replace("-", "_")
+    dsn, schema = (
+        request.getfixturevalue("postgres"),
+        f"closed_{tmp_path.name}"[:60].lower().replace("-", "_"),
+    )
     return lambda: PostgresJournal(dsn, schema=schema), {"journal": dsn, "schema": schema}
 
 
@@ -85,9 +88,11 @@ async def test_a_call_whose_loop_was_closed_ends_in_another_process_under_its_ke
 ) -> None:
     make_journal, options = kept_in
     server = at_work()
-    async with left(server, keeps=keeps, **options) as (_, url):
-        async with TasksClient(url, journal=make_journal(), poll=QUICK) as client:
-            assert text(await client.call_tool("tool", idempotency_key="key")) == "done"
+    async with (
+        left(server, keeps=keeps, **options) as (_, url),
+        TasksClient(url, journal=make_journal(), poll=QUICK) as client,
+    ):
+        assert text(await client.call_tool("tool", idempotency_key="key")) == "done"
     assert server.counts["tools/call"] == 1
 
 
