@@ -100,9 +100,10 @@ class PollPolicy:
     """Seconds by which the server's clock may be ahead when it drops a task after its ``ttlMs``."""
 
     past_ttl_s: float = math.inf
-    """Seconds after its ``ttlMs`` for which a task is polled that the server still calls ``working``; the call
-    then ends in a :class:`TaskExpiredError`. By default it is polled for as long as the server knows it, and
-    one line in the log says so."""
+    """Seconds after its ``ttlMs`` for which a task is polled that the server still calls ``working``.
+
+    The call then ends in a :class:`TaskExpiredError`. By default the task is polled for as long as the server
+    knows it, and one line in the log says so."""
 
     def __post_init__(self) -> None:
         # Each comparison is written so that NaN, of which all are false, is refused as well.

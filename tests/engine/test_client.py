@@ -222,11 +222,13 @@ async def test_a_policy_may_give_up_a_task_that_works_after_its_time_to_live(
     at_work = working(TASK, poll_interval_ms=20_000, ttl_ms=10_000)
     later = at_work if status == "working" else input_required(TASK, {"k": ASK}, ttl_ms=10_000)
     world = World(calls=[at_work], gets={TASK: [later]})
-    async with world.client(
-        poll=PollPolicy(jitter=0.0, past_ttl_s=100.0), elicitation=Asked(STALL)
-    ) as client:
-        calling = partial(client.call_tool, "tool", idempotency_key="k", timeout=600)
-        error = await world.error_of(calling)
+    policy = PollPolicy(jitter=0.0, past_ttl_s=100.0)
+    async with world.client(poll=policy, elicitation=Asked(STALL)) as client:
+
+        async def call() -> None:
+            await client.call_tool("tool", idempotency_key="k", timeout=600)
+
+        error = await world.error_of(call)
         (record,) = await client.records()
     assert isinstance(error, TaskExpiredError if ended_at else WaitTimeoutError)
     if ended_at is not None:
