@@ -224,17 +224,14 @@ async def test_a_policy_may_give_up_a_task_that_works_after_its_time_to_live(
     world = World(calls=[at_work], gets={TASK: [later]})
     policy = PollPolicy(jitter=0.0, past_ttl_s=100.0)
     async with world.client(poll=policy, elicitation=Asked(STALL)) as client:
-
-        async def call() -> None:
-            await client.call_tool("tool", idempotency_key="k", timeout=600)
-
-        error = await world.error_of(call)
-        (record,) = await client.records()
-    assert isinstance(error, TaskExpiredError if ended_at else WaitTimeoutError)
-    if ended_at is not None:
-        assert "past_ttl_s" in str(error)
-        assert world.polled_at()[-1] == ended_at
-        assert record.status == "expired"
+        handle = await client.start_tool("tool", idempotency_key="k")
+        await world.clock.advance(600)
+        assert handle.done == (ended_at is not None)
+        if ended_at is not None:
+            with pytest.raises(TaskExpiredError, match="past_ttl_s"):
+                await handle.result()
+            assert world.polled_at()[-1] == ended_at
+            assert [record.status for record in await client.records()] == ["expired"]
 
 
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
