@@ -10,7 +10,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from functools import partial, update_wrapper
 from threading import Event, Thread
@@ -49,6 +49,9 @@ class _Thread:
 
     portal: BlockingPortal | None = None
 
+    runs: Thread | None = None
+    """The thread itself."""
+
     pid = 0
     """The process that the thread was started in; a child of that process has no such thread."""
 
@@ -60,16 +63,27 @@ class _Thread:
             raise TasksClientError(f"The client is not open. Use: {self._used_as}")
         if self.pid != os.getpid():
             raise TasksClientError("The client was opened in another process. Open one in this process.")
+        if self.has_ended:
+            raise _loop_ended()
         ended = Event()
         future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
         try:
             return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
+        except CancelledError:
+            assert self.runs is not None
+            self.runs.join()  # nobody else cancels what is waited for
+            raise _loop_ended() from None
         except BaseException:
             # An interrupt (Ctrl-C) ends here what is waited for. Closing the client must not come before
             # that has stopped: it may still have to cancel the task at the server.
             if future.cancel():
                 self._wait_for_stop(ended)
             raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the event loop was ended by an exception that is no ``Exception``, such as SystemExit."""
+        return self.runs is not None and not self.runs.is_alive()
 
     def _wait_for_stop(self, ended: Event) -> None:
         logger.info("Interrupted. Waiting for requests in flight; interrupt again to leave them.")
@@ -228,8 +242,9 @@ class _Opening(_Blocking[OpenedT]):
     def __enter__(self) -> Self:
         """Start the thread and open the client; see ``__aenter__`` of the asynchronous one for its errors."""
         with ExitStack() as stack:
-            portal = _start_event_loop(stack)
+            portal, thread = _start_event_loop(stack)
             stack.enter_context(portal.wrap_async_context_manager(self._inner))
+            self._thread.runs = thread
             self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
         return self
 
@@ -241,11 +256,26 @@ class _Opening(_Blocking[OpenedT]):
     ) -> None:
         """Close the client and end the thread.
 
-        Does neither in a child of the process that opened the client, nor after a second interrupt.
+        Does neither in a child of the process that opened the client, nor after a second interrupt. In code
+        that the client awaits itself, such as a callback, it returns at once, and the closing goes on.
         """
-        self._thread.portal = None
-        if not self._thread.left and self._thread.pid == os.getpid():
-            self._stack.close()
+        thread, thread.portal = self._thread, None
+        if thread.left or thread.pid != os.getpid() or thread.has_ended:
+            return
+        if self._awaits_caller():
+            self._closing = Thread(target=self._stack.close, name="mcp_tasks_client closing", daemon=True)
+            self._closing.start()
+            return
+        if self._closing is not None:
+            self._closing.join()
+        self._stack.close()
+
+    _closing: Thread | None = None
+    """Closes the client, where code has closed it that the client awaits."""
+
+    def _awaits_caller(self) -> bool:
+        """Whether closing would wait for the code that calls this."""
+        return False
 
 
 class BlockingTasksClient(_Opening[TasksClient]):
@@ -267,6 +297,9 @@ class BlockingTasksClient(_Opening[TasksClient]):
             )
         self._inner, self._stack = TasksClient(*args, **kwargs), ExitStack()
         self._thread = _Thread("with BlockingTasksClient(...) as client")
+
+    def _awaits_caller(self) -> bool:
+        return self._inner._awaits_caller()
 
     call_tool = _waiting(TasksClient.call_tool)
     acknowledge = _waiting(TasksClient.acknowledge)
@@ -316,7 +349,7 @@ class BlockingInbox(_Opening[Inbox]):
     prune = _waiting(Inbox.prune)
 
 
-def _start_event_loop(stack: ExitStack) -> BlockingPortal:
+def _start_event_loop(stack: ExitStack) -> tuple[BlockingPortal, Thread]:
     """Start a thread with an event loop. It ends with the stack, or with the process.
 
     Not by ``start_blocking_portal``, which waits for its thread when the interpreter throws it away: a client
@@ -329,7 +362,7 @@ def _start_event_loop(stack: ExitStack) -> BlockingPortal:
     portal = opened.result()
     stack.callback(thread.join)
     stack.callback(lambda: portal.call(portal.stop))
-    return portal
+    return portal, thread
 
 
 def _run_event_loop(opened: Future[BlockingPortal]) -> None:
@@ -344,6 +377,13 @@ def _run_event_loop(opened: Future[BlockingPortal]) -> None:
         if opened.done():
             raise
         opened.set_exception(error)
+
+
+def _loop_ended() -> TasksClientError:
+    return TasksClientError(
+        "The client's event loop was ended: code that runs in it has raised SystemExit, KeyboardInterrupt or "
+        "the like. Open another client; its resume() takes up what goes on."
+    )
 
 
 async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:

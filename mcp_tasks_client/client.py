@@ -497,7 +497,7 @@ class TasksClient:
         """
         if self._own is not None:
             raise TasksClientError("A client is opened once. Make another one.")
-        self._own = OwnTask(self._open())
+        self._own = OwnTask(self._open(), self._engine.tasks)
         await self._own.enter()
         return self
 
@@ -507,12 +507,20 @@ class TasksClient:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let go of every task, finish what has to be written, close."""
+        """Let go of every task, finish what has to be written, close.
+
+        In code that the client awaits itself, such as a callback, it returns at once, and the closing goes
+        on.
+        """
         assert self._own is not None
         await self._own.leave()
 
     _own: OwnTask | None = None
     """The task in which everything is open, so that any task of the host's may leave it."""
+
+    def _awaits_caller(self) -> bool:
+        """Whether closing would wait for the code that calls this."""
+        return self._own is not None and self._own.awaits_caller()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:

@@ -177,7 +177,10 @@ class TaskCancelledError(TaskError):
 
 
 class TaskExpiredError(TaskError):
-    """The server no longer knows the task and its ``ttlMs`` has passed."""
+    """The ``ttlMs`` of the task has passed, and the server no longer knows it.
+
+    With :attr:`PollPolicy.past_ttl_s`, also: and the server has called it ``working`` for too long since.
+    """
 
 
 class TaskNotFoundError(TaskError):

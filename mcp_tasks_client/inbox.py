@@ -246,6 +246,7 @@ class Inbox:
             raise TasksClientError("This inbox is open already. Make another one.")
         # A CallStore takes a lease once it owns something. That of an inbox never does.
         self._store = CallStore(self._journal, PollPolicy(), self._environment)
+        self._store.owning.enter_loop()
         try:
             await self._journal.open()
         except BaseException:

@@ -107,6 +107,12 @@ class PollPolicy:
     ttl_grace_s: float = 5.0
     """Seconds by which the server's clock may be ahead when it drops a task after its ``ttlMs``."""
 
+    past_ttl_s: float = math.inf
+    """Seconds after its ``ttlMs`` for which a task is polled that the server still calls ``working``.
+
+    The call then ends in a :class:`TaskExpiredError`. By default the task is polled for as long as the server
+    knows it, and one line in the log says so."""
+
     def __post_init__(self) -> None:
         # Each comparison is written so that NaN, of which all are false, is refused as well.
         for name in ("floor_s", "backoff_floor_s", "longest_wait_s", "call_grace_s", "cancel_timeout_s"):
@@ -115,8 +121,9 @@ class PollPolicy:
         for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):
             if not getattr(self, ceiling) >= getattr(self, floor):
                 raise ValueError(f"{ceiling} must be at least {floor}, got {getattr(self, ceiling)}")
-        if not self.wait_for_slot_s >= 0:
-            raise ValueError(f"wait_for_slot_s cannot be negative, got {self.wait_for_slot_s}")
+        for name in ("wait_for_slot_s", "past_ttl_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
         for name in ("jitter", "ttl_grace_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} cannot be negative or endless, got {getattr(self, name)}")

@@ -10,20 +10,59 @@ from __future__ import annotations
 import contextvars
 import logging
 import math
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
 
+from .loops import Loops
 from .uncut import on_asyncio, run_to_its_end
 
-__all__ = ["OwnTask", "OwnTasks", "spawn"]
+__all__ = ["OwnTask", "OwnTasks", "Working", "spawn"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_working: ContextVar[_Work | None] = ContextVar("mcp_tasks_client_working", default=None)
 
-class OwnTasks:
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """Work under way, noted in the context of all that it calls: tasks and threads have it from there."""
+
+    of: Working
+    around: _Work | None
+    ended: bool = False
+
+
+class Working:
+    """Something whose end waits for the end of its work.
+
+    Code of the host's that the work awaits may end it. Such an end waits for nothing, not for itself.
+    """
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Note that the block is work of this object."""
+        under_way = _Work(self, _working.get())
+        token = _working.set(under_way)
+        try:
+            yield
+        finally:
+            under_way.ended = True
+            _working.reset(token)
+
+    def awaits_caller(self) -> bool:
+        """Whether the caller is called by work of this object that is under way."""
+        work = _working.get()
+        while work is not None and (work.ended or work.of is not self):
+            work = work.around
+        return work is not None
+
+
+class OwnTasks(Working):
     """The tasks that one client has started. An exception of one of them is logged."""
 
     def __init__(self) -> None:
@@ -64,10 +103,9 @@ class OwnTasks:
             self._waited_for = anyio.Event()
             await self._waited_for.wait()
 
-    @staticmethod
-    async def _run(work: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+    async def _run(self, work: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
         try:
-            with scope:
+            with scope, self.work():
                 await work()
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit):
             raise
@@ -75,17 +113,20 @@ class OwnTasks:
             logger.exception("a task of this package failed")
 
 
-class OwnTask:
+class OwnTask(Working):
     """Enters a context manager, and leaves it, in a task of its own.
 
     If the event loop ends without the leaving, it cancels that task, which then leaves as well.
 
     Args:
         manager: Is told of no exception of the caller's on leaving.
+        tasks: For whose end the leaving of the manager waits.
     """
 
-    def __init__(self, manager: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, manager: AbstractAsyncContextManager[object], tasks: OwnTasks | None = None) -> None:
         self._manager = manager
+        self._tasks = tasks
+        self._loops = Loops()
         self._entered = anyio.Event()
         self._leaving = anyio.Event()
         self._left = anyio.Event()
@@ -96,7 +137,12 @@ class OwnTask:
     def start(self) -> None:
         """Begin to enter, and wait for nothing. An exception of the entering is raised by :meth:`leave`."""
         # Kept, because asyncio forgets a task that nobody else knows.
+        self._loops.note_running()
         self._task = spawn(self._run, self._end)
+
+    def awaits_caller(self) -> bool:
+        """Whether the leaving would wait for the caller."""
+        return super().awaits_caller() or (self._tasks is not None and self._tasks.awaits_caller())
 
     async def enter(self) -> None:
         """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end."""
@@ -113,14 +159,20 @@ class OwnTask:
     async def leave(self, limit_s: float = math.inf) -> None:
         """Leave, and return when that is done, even if the caller is cancelled meanwhile. May be repeated.
 
+        It returns at once where the caller is awaited by what is left, and where the event loop has closed.
+
         Args:
             limit_s: Seconds after which the leaving is cancelled.
 
         Raises:
             BaseException: That of the leaving, or the one that ended the task before. It is raised once.
         """
+        if self._loops.have_closed():
+            return
         self._scope.deadline = anyio.current_time() + limit_s
         self._leaving.set()
+        if self.awaits_caller():
+            return
         await run_to_its_end(self._left.wait)
         error, self._error = self._error, None
         if error is not None:
@@ -128,7 +180,7 @@ class OwnTask:
 
     async def _run(self) -> None:
         try:
-            with self._scope:
+            with self._scope, self.work():
                 async with self._manager:
                     self._entered.set()
                     await self._leaving.wait()

@@ -9,6 +9,7 @@ once its coroutine is done; it waits for this one instead.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
@@ -19,7 +20,15 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["caller_of_loop", "in_loop", "is_being_cancelled", "on_asyncio", "run_to_its_end"]
+__all__ = [
+    "caller_of_loop",
+    "in_loop",
+    "is_being_cancelled",
+    "on_asyncio",
+    "run_to_its_end",
+    "running_loop",
+    "weakly_in_loop",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,16 +87,27 @@ def is_being_cancelled() -> bool:
     return anyio.current_effective_deadline() == -math.inf
 
 
-def caller_of_loop() -> Callable[..., object]:
-    """A function that has the event loop that runs us call another function. Any thread may use it."""
+def running_loop() -> Any:
+    """The event loop that runs us: asyncio's, or trio's token. One object for each loop."""
     # anyio names no public function for this in all the versions that the package allows.
     if on_asyncio():
         import asyncio  # loaded already by the event loop that runs us
 
-        return asyncio.get_running_loop().call_soon_threadsafe
+        return asyncio.get_running_loop()
     import trio
 
-    return trio.lowlevel.current_trio_token().run_sync_soon
+    return trio.lowlevel.current_trio_token()
+
+
+def caller_of_loop() -> Callable[..., object]:
+    """A function that has the event loop that runs us call another function. Any thread may use it."""
+    call_soon: Callable[..., object] = getattr(running_loop(), _call_soon())
+    return call_soon
+
+
+def _call_soon() -> str:
+    """The name of the method by which any thread has the event loop call a function."""
+    return "call_soon_threadsafe" if on_asyncio() else "run_sync_soon"
 
 
 def in_loop(function: Callable[..., object]) -> Callable[..., None]:
@@ -100,6 +120,22 @@ def in_loop(function: Callable[..., object]) -> Callable[..., None]:
     def call(*args: object) -> None:
         with suppress(RuntimeError):  # by which both loops say that they have ended
             call_soon(function, *args)
+
+    return call
+
+
+def weakly_in_loop(method: Callable[..., object]) -> Callable[..., None]:
+    """Like :func:`in_loop`, for a bound method. It keeps neither the method's object nor the loop alive.
+
+    A thread that has this function keeps no client: a loop refers to its tasks, and they to their client.
+    """
+    loop, name, weak = weakref.ref(running_loop()), _call_soon(), weakref.WeakMethod(method)
+
+    def call(*args: object) -> None:
+        runner, bound = loop(), weak()
+        if runner is not None and bound is not None:
+            with suppress(RuntimeError):  # as above
+                getattr(runner, name)(bound, *args)
 
     return call
 

@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from ..aio.signal import Signal, make_signal
-from ..aio.uncut import in_loop, run_to_its_end
+from ..aio.uncut import run_to_its_end, weakly_in_loop
 from ..errors import DrivenElsewhereError, InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
 from ..machine.states import questions_of
@@ -92,7 +92,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        stop = self._engine.journal.listen(in_loop(self._hear))
+        stop = self._engine.journal.listen(weakly_in_loop(self._hear))
         self._engine.bells.add(self._note_rest)
         try:
             yield

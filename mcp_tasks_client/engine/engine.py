@@ -101,8 +101,8 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether the engine was left."""
-        return self._closed
+        """Whether the engine was left, or its event loop was closed under it."""
+        return self._closed or (self._entered and self.store.owning.loops.have_closed())
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +131,7 @@ class Engine:
             return
         with anyio.CancelScope(shield=True):
             await self.journal.open()
+        self.store.owning.enter_loop()
         try:
             await self.store.commit_left()
         except BaseException:
@@ -260,6 +261,7 @@ class Engine:
 
     async def _enter(self) -> None:
         await self.journal.open()
+        self.store.owning.enter_loop()
         self._entered = True
 
     async def __aexit__(

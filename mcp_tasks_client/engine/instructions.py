@@ -7,11 +7,12 @@ instructions. :class:`Prompts` reads them before each form, since the driver may
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from ..aio.clock import Clock
-from ..aio.uncut import in_loop
+from ..aio.uncut import weakly_in_loop
 from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
@@ -29,7 +30,7 @@ class Instructions:
         self._store = store
         self._clock = clock
         self._driven: dict[str, LiveCall] = {}
-        self._stop: Callable[[], None] = lambda: None
+        self._stop: Callable[[], object] = lambda: None
 
     def join(self, call: LiveCall) -> None:
         """Ring for a call whenever something is left for it, until :meth:`leave`.
@@ -38,7 +39,11 @@ class Instructions:
             JournalError: The journal is not open.
         """
         if not self._driven:
-            self._stop = self._store.journal.listen(in_loop(self._ring))
+            # A client that is dropped takes its listener along.
+            self._stop = finalizer = weakref.finalize(
+                self, self._store.journal.listen(weakly_in_loop(self._ring))
+            )
+            finalizer.atexit = False
         self._driven[call.record.record_id] = call
 
     async def follow(self, call: LiveCall) -> None:

@@ -69,9 +69,10 @@ async def read_outcome(
         case Cancelled(status_message=message):
             said = f": {quote(message, task_id).rstrip('.')}" if message else ""
             raise TaskCancelledError(f"The task of {tool} was cancelled{said}. To try again, {again}.")
-        case Gone(why="expired"):
+        case Gone(why="expired", message=message):
+            said = f" ({quote(message, task_id).rstrip('.')})" if message else ""
             raise TaskExpiredError(
-                f"The task of {tool} is gone: its time-to-live has passed. Resume tasks before "
+                f"The task of {tool} is gone: its time-to-live has passed{said}. Resume tasks before "
                 f"their ttlMs is over, or {again}.",
             )
         case Gone(message=message):

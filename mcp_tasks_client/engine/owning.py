@@ -15,14 +15,14 @@ sends that request when it goes on.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError
-from ..journal.base import Taken
+from ..journal.base import LEFT, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import events as ev
@@ -59,16 +59,27 @@ class Owning:
     Attributes:
         owner: The name of the client in the journal.
         lease: The lease of its process.
+        loops: The event loops that the client runs in.
     """
 
     def __init__(self, journal: GuardedJournal, environment: Environment) -> None:
         self._journal = journal
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
-        self.lease, self.owner = ProcessLease.join(journal, environment)
-        # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
-        # holds nothing but the names: a clock of the host's may know who keeps this alive.
-        weakref.finalize(self, self.lease.owners.discard, self.owner).atexit = False
+        self._environment = environment
+        self.loops = Loops()
+        self._join()
+
+    def enter_loop(self) -> None:
+        """Note that the event loop that runs us is one of the client's; before anything is owned there."""
+        self.loops.note_running()
+        if not self.lease.has(self.owner):  # it has ended with a loop before this one
+            self._join()
+
+    def _join(self) -> None:
+        # A client is gone, and so is what it owns, if it is dropped or its loops are closed under it.
+        self.lease, self.owner = ProcessLease.join(self._journal, self._environment)
+        self.lease.watch(self.owner, self, self.loops.have_closed)
 
     # ── before a request, and before a question ───────────────────────────────────────────────
 
@@ -265,6 +276,7 @@ class Owning:
             await self.enrol()
             tenure = self.lease.tenure
             gone = await self.lease.gone(self._journal)
+            gone |= {owner + LEFT for owner in gone}  # which the journal may be releasing just now
             taken = await self._observed(
                 None,
                 observer.TAKE_PENDING,

@@ -19,16 +19,17 @@ import logging
 import math
 import threading
 import uuid
-from collections.abc import Collection, Hashable
+import weakref
+from collections.abc import Callable, Collection, Hashable
 from copy import copy
 from functools import cache
-from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 
 from ..aio.clock import Clock
-from ..aio.uncut import on_asyncio
+from ..aio.uncut import running_loop
 from ..journal.base import Journal, Lease
 from .environment import Environment
 from .process import Process
@@ -78,7 +79,8 @@ class ProcessLease:
     """The lease of this process in one journal, shared by all of its clients there.
 
     Attributes:
-        owners: The names of the clients that hold it. A finalizer may take one out at any time.
+        owners: The clients that hold it: by the name of each, whether it has ended without a word, because
+            its event loop was closed. A finalizer may take one out at any time.
         tenure: The number of the time since when it has not run out. Other processes may have taken the
             records that were ours in an earlier tenure.
         is_watched: Whether processes may share the journal that know of this one by its lease alone: the
@@ -94,12 +96,14 @@ class ProcessLease:
         self._lease_s = environment.lease_s
         self._lease_id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self.owners: set[str] = set()
+        self.owners: dict[str, Callable[[], bool]] = {}
+        self._ended: dict[str, None] = {}  # without a word, and the journal does not know it yet
         self.tenure = 0
         self._stored: _Stored | None = None
         self._latest: tuple[Lease | None, float] = None, 0.0  # on its way into the journal, and since when
         self._pruned_at = -math.inf
-        self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
+        # By event loop, weakly: one that was closed in the midst of a store is not waited for by the next.
+        self._storing: WeakKeyDictionary[Any, _Store] = WeakKeyDictionary()
         self._sightings: dict[str, _Sighting] = {}
 
     @classmethod
@@ -114,8 +118,19 @@ class ProcessLease:
             if not lease.owners:  # so that nothing of theirs could be taken meanwhile
                 lease._stored = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
-            lease.owners.add(owner)
+            lease.owners[owner] = _lives
             return lease, owner
+
+    def watch(self, owner: str, client: object, has_ended: Callable[[], bool]) -> None:
+        """Have a client end, without a word, once it is dropped or ``has_ended()``, which any thread asks."""
+        self.owners[owner] = has_ended
+        # It holds nothing but the names: a clock of the host's may know who keeps the client alive.
+        weakref.finalize(client, _end, self.owners, self._ended, owner).atexit = False
+
+    def has(self, owner: str) -> bool:
+        """Whether a client holds the lease."""
+        with _lock:
+            return owner in self.owners
 
     @staticmethod
     def name_for_process(owner: str) -> str:
@@ -129,12 +144,13 @@ class ProcessLease:
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
         names = (owner, self.name_for_process(owner))
-        self.owners.discard(owner)
+        self.owners.pop(owner, None)
         return (*names, self._lease_id) if self.end() else names
 
     def end(self) -> bool:
         """Give up the lease, unless a client holds it. Returns whether it is given up."""
         with _lock:
+            self._find_ended()
             if self.owners:
                 return False
             if _LEASES.get(self._key) is self:  # else it was given up before, and there is a newer one
@@ -174,7 +190,7 @@ class ProcessLease:
             JournalError: It could not be stored, also where another caller has tried.
         """
         # An event loop waits for its own stores only. A second loop stores the lease once more.
-        here = threading.get_ident(), on_asyncio()
+        here = running_loop()
         while self.is_short:
             store = self._storing.get(here)
             if store is None:
@@ -185,7 +201,7 @@ class ProcessLease:
                 raise copy(store.error)
             # Else it is stored; or the caller that stored it was cancelled, and another one has to.
 
-    async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
+    async def _store(self, journal: Journal, here: object) -> None:
         store = self._storing[here] = _Store()
         lease, is_first = self._lease(), self._stored is None
         try:
@@ -203,10 +219,27 @@ class ProcessLease:
         """The lease to store now; ``None`` while it is not time, or no client holds it."""
         stored = self._stored
         with _lock:
+            self._find_ended()
             if not self.owners or stored is None:
                 return None
         was_set_back = self._clock.time() < stored.renewed_at
         return self._lease() if was_set_back or self._age_s(stored) >= self._renew_s else None
+
+    def ended(self) -> Collection[str]:
+        """The names of the clients that have ended without a word, until :meth:`released` has them."""
+        with _lock:
+            self._find_ended()
+        return [name for owner in list(self._ended) for name in (owner, self.name_for_process(owner))]
+
+    def released(self, names: Collection[str]) -> None:
+        """Note that the journal has released these."""
+        for name in names:
+            self._ended.pop(name, None)
+
+    def _find_ended(self) -> None:
+        for owner, has_ended in list(self.owners.items()):
+            if has_ended():
+                _end(self.owners, self._ended, owner)
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """Note that the journal has stored the lease."""
@@ -274,7 +307,7 @@ class ProcessLease:
                 return lease is None or has_ended(lease)
             client = owner.removesuffix(_LEFT) if of_process else owner
             with _lock:
-                return not any(client in other.owners for other in _LEASES.values())
+                return all(other.owners.get(client, _has_ended)() for other in _LEASES.values())
 
         return {owner for owner, lease in owners.items() if is_gone(owner, lease)}
 
@@ -313,6 +346,20 @@ class ProcessLease:
             return True
         self._sightings[lease.lease_id] = _Sighting(lease.expires_at, at, until)
         return False
+
+
+def _lives() -> bool:
+    return False
+
+
+def _has_ended() -> bool:
+    return True
+
+
+def _end(owners: dict[str, Callable[[], bool]], ended: dict[str, None], owner: str) -> None:
+    """Note that a client has ended without a word, unless it has left. Waits for no lock."""
+    if owners.pop(owner, None) is not None:
+        ended[owner] = None
 
 
 _LEASES: Final[WeakValueDictionary[tuple[Hashable, Process], ProcessLease]] = WeakValueDictionary()

@@ -359,9 +359,9 @@ class Runner:
                     for listener in call.listeners:  # before the callers that wait, which may then be gone
                         await _tell(listener, task)
                     call.publish()
-                case act.Report(violation):
-                    said = quote(violation, call.record.task_id)
-                    logger.warning("The server broke the protocol for %r: %s", call.record, said)
+                case act.Report(said, is_violation):
+                    words = "The server broke the protocol for %r: %s" if is_violation else "%r %s"
+                    logger.warning(words, call.record, quote(said, call.record.task_id))
                 case act.Finish():
                     if call.task_id is not None:
                         self._requests.session.forget(call.task_id)

@@ -15,10 +15,13 @@ from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ..machine.record import Scope, TaskRecord
 
-__all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
+__all__ = ["LEASES_KEPT_S", "LEFT", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a lease is kept after it has run out, since a suspended process may come back."""
+
+LEFT: Final = "/left"
+"""Ends the name of the owner of a call whose owner was released without it; see :meth:`Journal.release`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,16 @@ class LeaseSource(Protocol):
             lease: The one that :meth:`due` returned.
             had_lapsed: The one before had run out, or was not there, as :meth:`Journal.renew` says.
         """
+
+    def ended(self) -> Collection[str]:
+        """The names of owners that have ended without a word: they were dropped, or their loop was closed.
+
+        The journal releases them as :meth:`Journal.release` does, after all writes that were asked for by
+        now, and then calls :meth:`released`.
+        """
+
+    def released(self, names: Collection[str]) -> None:
+        """The journal has released these, and the write is committed."""
 
     def end(self) -> bool:
         """Give the lease up, unless a client holds it: the journal closes with its last user.
@@ -330,7 +343,8 @@ class Journal(ABC):
 
         A journal that other processes see asks ``source.due()`` about once a second, in a thread of its own,
         since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
-        does, and then calls ``source.renewed``. If either fails, it asks again later.
+        does, and then calls ``source.renewed``. Likewise it releases ``source.ended()``. If either fails, it
+        asks again later.
 
         The source is held on to until the lease is released or the journal closes. Until then the next client
         of this process shares the lease. A journal that no other process can see keeps the source and renews
@@ -433,8 +447,8 @@ class Journal(ABC):
         """Tell of instructions that are to be heeded: within this process at once, of others within seconds.
 
         Those that there are already are told of too, within seconds. A listener may hear of one several
-        times, and of records that are not its own. It is told until the function that is returned is called,
-        which waits for nothing, and may be called again.
+        times, and of records that are not its own. It is told until the function that is returned is called.
+        That waits for nothing, not even for a lock, since a finalizer may call it. It may be called again.
         """
 
     async def follow(self, record_id: str) -> None:

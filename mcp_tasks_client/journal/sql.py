@@ -33,7 +33,7 @@ from .row import (
     unescape,
     unescape_each,
 )
-from .work import Found, Work, renew_lease
+from .work import Found, Work, release, renew_lease
 
 __all__ = ["SqlJournal"]
 
@@ -303,9 +303,7 @@ class SqlJournal(Journal):
         medium = self._opened()
         for name in names:
             medium.stop_renewing(name)
-        escaped = list(map(escape, names))
-        values = {"owners": escaped, "lease_ids": escaped}
-        await medium.run(Work(statements=("release", "end_leases"), values=values))
+        await medium.run(release(names))
 
     # ── instructions ──────────────────────────────────────────────────────────────────────────
 

@@ -40,7 +40,7 @@ from ..errors import DrivenElsewhereError, JournalError
 from .base import Lease, LeaseSource
 from .medium import Medium, Timing
 from .row import not_open, unescape_each
-from .work import Job, Work, renew_lease
+from .work import Job, Work, release, renew_lease
 
 __all__ = ["JournalThread", "note_renewal"]
 
@@ -147,8 +147,8 @@ class JournalThread(Medium):
         """Do a little of what tidies the database up: no caller waits at this moment."""
 
     @abstractmethod
-    def _close(self, lease_ids: list[str]) -> None:
-        """Forget these leases, which no client gave up, and close the database. Everything is committed."""
+    def _close(self, names: list[str]) -> None:
+        """Release these owners and forget these leases, and close the database. Everything is committed."""
 
     @abstractmethod
     def _is_there(self) -> bool:
@@ -279,8 +279,7 @@ class JournalThread(Medium):
             self._is_to_look = self._is_to_look or self._may_be_left
 
         def stop() -> None:
-            with self._lock:
-                self._listeners.pop(token, None)
+            self._listeners.pop(token, None)  # without the lock, which a finalizer may not wait for
 
         return stop
 
@@ -352,16 +351,17 @@ class JournalThread(Medium):
             return
         self._is_open = True
         while not self._try_to_end():
+            ended = self._find_ended()  # before jobs are taken: what these owners have asked for comes first
             jobs = self._take()
-            has_written = self._do(jobs)
+            has_written = self._do(jobs, ended)
             self._tell_of_instructions()
             if not (jobs or has_written):
                 self._tidy_up()
+        names = [name for _, found in self._find_ended() for name in found]
         # Those of clients that were dropped, and that nobody therefore gave up.
-        ended = list[str]()
         with _logged("the leases of this process"):
-            ended = [lease_id for lease_id, source in self._sources.items() if source.end()]
-        self._close(ended)
+            names += [lease_id for lease_id, source in self._sources.items() if source.end()]
+        self._close(names)
         self._end()
 
     def _refuse_all(self, error: Exception) -> None:
@@ -414,8 +414,18 @@ class JournalThread(Medium):
             taken, self._unattended = self._unattended, []
         return taken
 
-    def _do(self, jobs: list[_Job]) -> bool:
-        """Carry out jobs, unattended writes, what has to be done again, and the renewal of leases.
+    def _find_ended(self) -> list[tuple[LeaseSource, Collection[str]]]:
+        """The owners that have ended without a word, by the source of their lease."""
+        with self._lock:
+            sources = list(self._sources.values())
+        found = list[tuple[LeaseSource, Collection[str]]]()
+        for source in sources:
+            with _logged("the owners of this process"):
+                found.append((source, source.ended()))
+        return [(source, names) for source, names in found if names]
+
+    def _do(self, jobs: list[_Job], ended: list[tuple[LeaseSource, Collection[str]]]) -> bool:
+        """Carry out jobs, and what nobody waits for: writes, repetitions, renewals, and releases of ``ended``.
 
         Returns:
             Whether there was anything that no caller waits for.
@@ -423,6 +433,12 @@ class JournalThread(Medium):
         unattended = self._take_unattended()
         again, self._again = self._again, []
         renewals = self._renewals()
+        releases: list[tuple[LeaseSource, Collection[str], _Job]] = [
+            (source, names, Job(release(names), None)) for source, names in ended
+        ]
+        for *_, job in releases:
+            job.number = next(self._numbers)
+        unattended += (job for *_, job in releases)
         # Reads come after the commit, and outside of it: a long one holds up nobody's commit.
         writes, reads = [job for *_, job in renewals], list[_Job]()
         for job in (*again, *unattended, *jobs):
@@ -433,6 +449,10 @@ class JournalThread(Medium):
         for source, lease, job in renewals:
             if job.error is None:
                 note_renewal(source, lease, had_lapsed=not job.result)
+        for source, names, job in releases:
+            if job.error is None:
+                with _logged("the owners of this process"):
+                    source.released(names)
         self._finish(writes)
         reads.sort(key=lambda job: job.number)
         if reads:

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from .base import Lease
 from .row import escape
 
-__all__ = ["Found", "Job", "Work", "end_leases", "group_jobs", "note_results", "renew_lease"]
+__all__ = ["Found", "Job", "Work", "group_jobs", "note_results", "release", "renew_lease"]
 
 W = TypeVar("W")
 
@@ -137,6 +137,7 @@ def renew_lease(lease: Lease) -> Work:
     )
 
 
-def end_leases(lease_ids: Iterable[str]) -> Work:
-    """The work that forgets leases."""
-    return Work(statements=("end_leases",), values={"lease_ids": list(map(escape, lease_ids))})
+def release(names: Iterable[str]) -> Work:
+    """The work that releases what these owners have, and forgets the leases of these names."""
+    escaped = list(map(escape, names))
+    return Work(statements=("release", "end_leases"), values={"owners": escaped, "lease_ids": escaped})

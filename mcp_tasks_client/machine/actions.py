@@ -75,9 +75,10 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell about a violation of the protocol by the server, once per kind."""
+    """Tell, once per kind, that the server broke the protocol, or of what it may do but hardly means."""
 
-    violation: str
+    said: str
+    is_violation: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ A violation of the protocol by the *server* is reported once per kind, by ``Repo
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 from typing import Final, assert_never
@@ -103,6 +104,10 @@ from .states import (
 )
 
 __all__ = ["advance"]
+
+_PAST_TTL: Final = "past_ttl"
+_LONG_PAST_S: Final = 60.0
+"""A task that works on is told of as much later as its ``ttlMs`` was long, and so many seconds at least."""
 
 _PATIENCE: Final = 5
 """Unchanged snapshots of a task that waits, without a question, before that is reported."""
@@ -263,6 +268,9 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
     if outcome is not None:
         fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
         return _finish(outcome, state, tuple(map(act.Report, fresh_reports)))
+    if task.status == "working" and _past_ttl_s(state, event.now) > policy.past_ttl_s:
+        why = "the server still calls it working, and PollPolicy.past_ttl_s is over"
+        return _finish(Gone(why="expired", message=why), state)
 
     fresh: Questions = ()
     if task.status == "input_required":
@@ -388,10 +396,21 @@ def _look_again(
 ) -> tuple[Observing, tuple[act.Action, ...]]:
     """Report what there is to report, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
+    told = tuple(map(act.Report, fresh.values()))
+    if state.task.status == "working" and _PAST_TTL not in state.reported:
+        ttl_s, past_s = (state.ttl_ms or 0) / 1000, _past_ttl_s(state, event.now)
+        if past_s > max(ttl_s, _LONG_PAST_S):
+            fresh[_PAST_TTL] = f"is still working {past_s:.0f} seconds after its ttlMs, and is polled on"
+            told = (*told, act.Report(fresh[_PAST_TTL], is_violation=False))
     if fresh:
         state = replace(state, reported=(*state.reported, *fresh))
     state = due_after_reply(state, event.now, event.jitter, policy, saved=saved, first=first)
-    return state, (*map(act.Report, fresh.values()), act.Wake(state.wait_s))
+    return state, (*told, act.Wake(state.wait_s))
+
+
+def _past_ttl_s(state: Observing, now: float) -> float:
+    """Seconds since the end of the task's time-to-live; less than 0 before that."""
+    return -math.inf if state.ttl_ms is None else now - state.received_at - state.ttl_ms / 1000
 
 
 def _fail(

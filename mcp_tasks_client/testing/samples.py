@@ -134,6 +134,7 @@ class Source:
         next: The lease that is due, or what :meth:`due` raises.
         told: For each renewal, when it was and whether the lease before had lapsed.
         is_held: Whether a client holds the lease.
+        gone: Owners that have ended without a word, and that the journal is to release.
     """
 
     lease_id = "a"
@@ -142,6 +143,7 @@ class Source:
         self.next: Lease | Exception | None = None
         self.told: list[tuple[float, bool]] = []
         self.is_held = True
+        self.gone: list[str] = []
 
     def due(self) -> Lease | None:
         """The lease that the test has set."""
@@ -153,6 +155,14 @@ class Source:
         """Note that the journal has stored it."""
         self.next = None
         self.told.append((lease.renewed_at, had_lapsed))
+
+    def ended(self) -> list[str]:
+        """The owners that the test has set."""
+        return self.gone.copy()
+
+    def released(self, names: Collection[str]) -> None:
+        """Note that the journal has released them."""
+        self.gone = [name for name in self.gone if name not in names]
 
     def end(self) -> bool:
         """Give the lease up, unless a client holds it."""

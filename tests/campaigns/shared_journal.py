@@ -112,6 +112,10 @@ class ProcessJournal(Journal):
             if self._trouble() is None and self._away() is None:
                 self._flush()
                 for source in list(self._sources):
+                    names = source.ended()
+                    if names:
+                        await self._records.release(*names)
+                        source.released(names)
                     lease = source.due()
                     if lease is not None:
                         source.renewed(lease, had_lapsed=not await self._records.renew(lease))

@@ -198,6 +198,42 @@ async def test_an_unknown_task_is_expired_if_its_time_to_live_says_so(
         assert len(await client.records()) == 1
 
 
+@requirement("law:16", "ttl:backstop")
+@pytest.mark.parametrize(("ttl_ms", "lines"), [(None, 0), (600_000, 1), (10_000, 1), (3_000_000, 0)])
+async def test_of_a_task_that_works_long_after_its_time_to_live_the_log_says_so_once(
+    ttl_ms: int | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is polled on, for a server may let a task live longer than it has said."""
+    at_work = working(TASK, poll_interval_ms=20_000, ttl_ms=ttl_ms)
+    world = World(calls=[at_work], gets={TASK: [*[at_work] * 170, DONE]})
+    async with world.client() as client:
+        assert text(await world.call(client)) == "done"
+    said = [one.getMessage() for one in caplog.records if "ttlMs" in one.getMessage()]
+    assert len(said) == lines
+    assert all("is still working" in one and TASK not in one for one in said)
+
+
+@requirement("law:7", "ttl:backstop")
+@pytest.mark.parametrize(("status", "ended_at"), [("working", 120.0), ("input_required", None)])
+async def test_a_policy_may_give_up_a_task_that_works_after_its_time_to_live(
+    status: str, ended_at: float | None
+) -> None:
+    """A person may still answer, so that a task which asks is no such task."""
+    at_work = working(TASK, poll_interval_ms=20_000, ttl_ms=10_000)
+    later = at_work if status == "working" else input_required(TASK, {"k": ASK}, ttl_ms=10_000)
+    world = World(calls=[at_work], gets={TASK: [later]})
+    policy = PollPolicy(jitter=0.0, past_ttl_s=100.0)
+    async with world.client(poll=policy, elicitation=Asked(STALL)) as client:
+        handle = await client.start_tool("tool", idempotency_key="k")
+        await world.clock.advance(600)
+        assert handle.done == (ended_at is not None)
+        if ended_at is not None:
+            with pytest.raises(TaskExpiredError, match="past_ttl_s"):
+                await handle.result()
+            assert world.polled_at()[-1] == ended_at
+            assert [record.status for record in await client.records()] == ["expired"]
+
+
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
 
 

@@ -326,6 +326,10 @@ class Counting(MemoryJournal):
         for _ in range(seconds):
             await clock.advance(1)
             for source in self.sources:
+                names = source.ended()
+                if names:
+                    await self.release(*names)
+                    source.released(names)
                 lease = source.due()
                 if lease is not None:
                     source.renewed(lease, had_lapsed=not await self.renew(lease))

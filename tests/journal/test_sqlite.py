@@ -30,6 +30,7 @@ import pytest
 import trio
 from anyio import to_thread
 
+from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import sql, thread
 from mcp_tasks_client.journal.base import Instruction
@@ -42,6 +43,7 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal, choose_journa
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
+from mcp_tasks_client.testing import completed, text_result, working
 from mcp_tasks_client.testing.samples import (
     SCOPE,
     Heard,
@@ -70,6 +72,7 @@ from tests.journal.files import (
     timed,
     write,
 )
+from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
@@ -1105,6 +1108,59 @@ await journal.aclose()
             for file in path.parent.iterdir():
                 file.unlink()
 
+    @pytest.mark.parametrize("suffixes", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
+    async def test_a_log_removed_under_us_is_an_error_until_all_have_closed(
+        self, path: Path, suffixes: tuple[str, ...]
+    ) -> None:
+        """What was committed before is there afterwards, and no tool is called for what cannot be seen."""
+        server = ScriptedSession(calls=[working("task-1", poll_interval_ms=1)])
+        server.gets = {"task-1": [completed("task-1", text_result("x"))]}
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal, TasksClient(server, journal=path) as client:
+                await journal.save(record(record_id="before"))
+                for suffix in suffixes:
+                    path.with_name(path.name + suffix).unlink()
+                with pytest.raises(JournalError, match=r"log beside the journal .* was removed"):
+                    await client.call_tool("tool", idempotency_key="key")
+                async with SqliteJournal(path) as another:
+                    with pytest.raises(JournalError, match="log beside the journal"):
+                        await another.save(record())
+            assert server.log("tools/call") == []
+            async with SqliteJournal(path) as journal:
+                await journal.save(record(record_id="after"))
+        assert stored(path) == ["before", "after"]
+
+    async def test_a_log_that_others_have_begun_is_left_to_them(self, path: Path) -> None:
+        body = """
+journal = SqliteJournal(path)
+await journal.open()
+await journal.save(record(record_id="theirs"))
+os._exit(0)
+"""
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(record(record_id="ours"))
+                for suffix in ("-wal", "-shm"):
+                    path.with_name(path.name + suffix).unlink()
+                run_child(path, body)
+                with pytest.raises(JournalError, match="log beside the journal"):
+                    await journal.save(record())
+        assert stored(path) == ["theirs"]
+
+    async def test_after_a_long_reader_the_log_does_not_stay_as_long_as_it_grew(self, path: Path) -> None:
+        log, large = path.with_name(path.name + "-wal"), "x" * 1_000_000
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                with raw(path) as reader:
+                    reader.execute("BEGIN")
+                    reader.execute("SELECT * FROM records").fetchall()
+                    for number in range(12):
+                        await journal.save(record(record_id=f"r{number}", tool=large))
+                    assert log.stat().st_size > 12_000_000
+                for _ in range(3):  # one moves the log into the file, the next begins it anew
+                    await journal.save(record())
+                assert log.stat().st_size < 5_000_000
+
 
 async def connected(path: Path, count: int) -> None:
     """Open a file by many connections at once, and close them."""
@@ -1437,6 +1493,29 @@ class TestRights(OneLoop):
         (told,) = caplog.records
         assert f"every user of this machine can write to {path.parent}" in told.getMessage()
         assert told.levelno == logging.WARNING
+
+    @pytest.mark.parametrize("kind", ["nfs4", "9p", "virtiofs", "fuse.sshfs", "ext4", "tmpfs", None])
+    async def test_a_file_system_that_is_shared_with_other_machines_is_warned_of_once(
+        self,
+        path: Path,
+        kind: str | None,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        device = path.parent.stat().st_dev
+        mounts = path.parent / "mountinfo"
+        if kind is not None:
+            mounts.write_text(
+                "22 1 0:1 / / rw,relatime shared:1 - overlay overlay rw\n"
+                f"36 22 {os.major(device)}:{os.minor(device)} / /data rw - {kind} there rw,sync\n"
+            )
+        monkeypatch.setattr(sqlite_file, "_MOUNTS", mounts)
+        for _ in range(2):
+            await opened(path)
+        told = [one.getMessage() for one in caplog.records]
+        assert len(told) == (kind not in ("ext4", "tmpfs", None))
+        named = (str(kind), str(path.parent), "PostgresJournal")
+        assert all(name in one for one in told for name in named)
 
     async def test_a_symbolic_link_leads_to_the_file_it_names(self, tmp_path: Path) -> None:
         link, target = tmp_path / "link", tmp_path / "elsewhere" / "journal.sqlite3"

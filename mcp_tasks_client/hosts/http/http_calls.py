@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 from mcp_types import INTERNAL_ERROR
 
+from ...aio.own_task import Working
 from ...aio.uncut import run_to_its_end
 from ...engine.engine import Engine
 from ...engine.live_call import OnUpdate
@@ -38,11 +39,12 @@ _GIVEN_UP: Final = MadeCall(
 """The reply to a request that its host has given up."""
 
 
-class HttpCalls:
+class HttpCalls(Working):
     """The calls of the hosts of one HTTP client. The servers are closed with them.
 
     Attributes:
         questions: Those that are before hosts whose sessions are older than 2026-07-28.
+        tasks: In which the calls are driven.
         closed: Whether further calls are refused.
     """
 
@@ -53,6 +55,7 @@ class HttpCalls:
         self.host_calls = HostCalls(engine)
         self.questions = StreamedQuestions()
         self.closed = False
+        self.tasks = engine.tasks
         self._under_way: dict[Hashable, list[_HttpCall]] = {}
         self._call_ended = anyio.Event()
 
@@ -87,6 +90,10 @@ class HttpCalls:
         if len(calls) == 1:
             calls[0].scope.cancel()
         return bool(calls)
+
+    def awaits_caller(self) -> bool:
+        """Whether closing would wait for the caller."""
+        return super().awaits_caller() or self.tasks.awaits_caller()
 
     async def aclose(self) -> None:
         """End the calls that still wait. Their tasks go on."""
@@ -207,7 +214,7 @@ class _HttpCall(AsyncIterator[bytes]):
         call = replace(call, tool_call=tool_call, record_id=host.record_id or call.record_id)
         self._calls.begin(self)
         try:
-            with self.scope:
+            with self.scope, self._calls.work():
                 self._told = await self._calls.host_calls.make(call, self.server.endpoint, listeners)
         except CredentialRefusedError as error:
             self._refuse(error)

@@ -15,9 +15,13 @@ reply. All other traffic passes as it is.
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from ...aio.own_task import OwnTasks
+from ...aio.uncut import run_to_its_end
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
@@ -140,6 +144,7 @@ class TasksHttpTransport(_AnyTransport):
         asked = callbacks if callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
         self._calls = HttpCalls(library, engine, self._servers)
+        self._closing = OwnTasks()
 
     # ── traffic ───────────────────────────────────────────────────────────────────────────────
 
@@ -192,17 +197,27 @@ class TasksHttpTransport(_AnyTransport):
         traceback: TracebackType | None = None,
     ) -> None:
         """End the calls that still wait, and leave the inner transport."""
-        try:
-            await self._calls.aclose()
-        finally:
-            await self._inner.__aexit__(exc_type, exc_value, traceback)
+        await self._close(partial(self._inner.__aexit__, exc_type, exc_value, traceback))
 
     async def aclose(self) -> None:
-        """End the calls that still wait, and close the inner transport. Their tasks go on."""
-        try:
-            await self._calls.aclose()
-        finally:
-            await self._inner.aclose()
+        """End the calls that still wait, and close the inner transport. Their tasks go on.
+
+        In code that a call awaits itself, such as a callback, it returns at once, and the closing goes on.
+        """
+        await self._close(self._inner.aclose)
+
+    async def _close(self, close_inner: Callable[[], Awaitable[None]]) -> None:
+        async def close() -> None:
+            try:
+                await self._calls.aclose()
+            finally:
+                await close_inner()
+
+        if self._calls.awaits_caller():
+            self._closing.start(close)
+            return
+        await run_to_its_end(self._closing.wait)
+        await close()
 
 
 async def _message_of(request: Any) -> JSONObject | None:

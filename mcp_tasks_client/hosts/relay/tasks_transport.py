@@ -170,7 +170,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
-        own = OwnTask(self._open())
+        own = OwnTask(self._open(), self._engine.tasks)
         await own.enter()
         self._own = own
         return self._given
@@ -181,7 +181,11 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Abandon the calls that still wait, close the journal, and leave the wrapped transport."""
+        """Abandon the calls that still wait, close the journal, and leave the wrapped transport.
+
+        In code that the transport awaits itself, such as a callback, it returns at once, and the leaving goes
+        on.
+        """
         assert self._own is not None
         await self._own.leave(2 * self._leave_s)
 

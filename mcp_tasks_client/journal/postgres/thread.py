@@ -31,7 +31,7 @@ from ..base import Lease, LeaseSource
 from ..medium import Timing
 from ..statements import Statement, Statements
 from ..thread import JournalThread, note_renewal
-from ..work import Job, end_leases, group_jobs, note_results, renew_lease
+from ..work import Job, group_jobs, note_results, release, renew_lease
 from .clock import DatabaseClock
 from .database import (
     SHORTEST_ANSWER_S,
@@ -137,13 +137,13 @@ class PostgresThread(JournalThread):
             self._make_connection, self._schema, self._hear, self._renew, self._timing.tick_s
         )
 
-    def _close(self, lease_ids: list[str]) -> None:
+    def _close(self, names: list[str]) -> None:
         if self._listener is not None:
             self._listener.stop()
         if self._connection is not None:
             with closing(self._connection), suppress(psycopg.Error):
-                if lease_ids:
-                    self._transact([Job(end_leases(lease_ids), None)])
+                if names:
+                    self._transact([Job(release(names), None)])
                 _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
 
     def _tidy_up(self) -> None:
@@ -365,8 +365,7 @@ class PostgresThread(JournalThread):
             with self._lock:
                 was_given_up = lease.lease_id not in self._sources
             if was_given_up:  # meanwhile, so that its row may have been stored anew
-                forget = end_leases([lease.lease_id])
-                _execute(connection, self._statements("end_leases"), **forget.values)
+                _execute(connection, self._statements("end_leases"), lease_ids=[lease.lease_id])
 
 
 class _Waits:

@@ -30,7 +30,17 @@ from typing import Any, Final
 
 from ...errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 
-__all__ = ["APPLICATION_ID", "check_sqlite", "connect", "explain", "give_back", "identity", "schema_sql"]
+__all__ = [
+    "APPLICATION_ID",
+    "check_sqlite",
+    "close_untouched",
+    "connect",
+    "explain",
+    "give_back",
+    "identity",
+    "identity_of_log",
+    "schema_sql",
+]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -51,6 +61,25 @@ _LOG_HEADER: Final = 32
 _RETRY_S: Final = 0.01
 _GIVEN_BACK_AT_ONCE: Final = 1000
 _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
+_LOG_KEPT: Final = 4 * 1024 * 1024
+"""Bytes of the log that stay on the disk once they are moved into the file: about as many as SQLite moves at
+once. A reader that takes its time makes the log grow without bound."""
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_SHARED: Final = (
+    "9p",
+    "afs",
+    "ceph",
+    "cifs",
+    "fuse",
+    "gluster",
+    "lustre",
+    "nfs",
+    "smb",
+    "vboxsf",
+    "virtiofs",
+)
+"""How the names of file systems begin that other machines may have too."""
 
 # Closing any descriptor of a file drops all of the process's locks on it, SQLite's included. So
 # a file that is made here is closed before anything else of ours can open it.
@@ -114,6 +143,11 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def identity_of_log(path: Path) -> tuple[object, ...]:
+    """Tells the write-ahead log of the file at ``path``, and its index, from others put in their place."""
+    return tuple(identity(path.with_name(path.name + suffix)) for suffix in ("-wal", "-shm"))
 
 
 def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
@@ -250,6 +284,8 @@ def _look(path: Path) -> None:
         )
     if os.name != "nt" and path.parent.stat().st_mode & stat.S_IWOTH:
         _warn_of_folder(path.parent)
+    if kind := _shared_file_system(path):
+        _warn_of_file_system(path.parent, kind)
     if not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
         raise _unwritable(path, os.strerror(errno.EACCES))
     if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
@@ -270,6 +306,29 @@ def _look(path: Path) -> None:
         # SQLite reads a page of which a part is missing as if it ended in zeros.
         if not logs and found.st_size % _pragma(connection, "page_size"):
             raise _damaged(path, f"{found.st_size} bytes, the last page is cut short")
+
+
+def _shared_file_system(path: Path) -> str | None:
+    """The kind of the file system that a file is in, if other machines may have it too; only Linux tells."""
+    device = path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+    with suppress(OSError):
+        for line in _MOUNTS.read_text(errors="replace").splitlines():
+            mount, _, system = line.partition(" - ")
+            kind = system.partition(" ")[0]
+            if mount.split()[2:3] == [number] and kind.startswith(_SHARED) and kind != "fuseblk":
+                return kind
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_file_system(folder: Path, kind: str) -> None:
+    logger.warning(
+        "the journal's folder %s is in a file system (%s) that other machines may have too, where locks of "
+        "SQLite may not hold; put the journal on a local disk, or use a PostgresJournal",
+        folder,
+        kind,
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -296,6 +355,7 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
     try:
         version = _version(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
+        _pragma(connection, f"journal_size_limit = {_LOG_KEPT}")
         connection.execute("PRAGMA cache_size = -256")  # in KiB; what is read again is in memory already
         connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
         if version == 0:
@@ -310,12 +370,12 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
         )
         _pragma(connection, f"busy_timeout = {round(busy_timeout_s * 1000)}")
     except BaseException:
-        _close_untouched(connection, path)
+        close_untouched(connection, path)
         raise
     return connection
 
 
-def _close_untouched(connection: sqlite3.Connection, path: Path) -> None:
+def close_untouched(connection: sqlite3.Connection, path: Path) -> None:
     """Close, and leave a write-ahead log that was found beside the file where it is.
 
     The last connection to close moves the log into the file and deletes it, which is not for us to do

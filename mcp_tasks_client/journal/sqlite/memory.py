@@ -14,7 +14,7 @@ from ..base import Journal, LeaseSource
 from ..medium import Medium
 from ..row import unescape
 from ..sql import SqlJournal
-from ..work import Job, Work, note_results
+from ..work import Job, Work, note_results, release
 
 __all__ = ["MemoryJournal"]
 
@@ -115,6 +115,10 @@ class _Memory(Medium):
     def keep_renewing(self, source: LeaseSource) -> None:
         """Hold on to the source. Nothing is renewed, since no other process can see this journal."""
         self._sources[source.lease_id] = source
+        names = source.ended()
+        if names:
+            self._carry_out(release(names))
+            source.released(names)
 
     def stop_renewing(self, lease_id: str) -> None:
         """Forget the source of a lease."""

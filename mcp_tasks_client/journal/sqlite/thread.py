@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 from ...errors import JournalError
 from ..medium import Timing
 from ..thread import JournalThread
-from ..work import Found, Job, end_leases, note_results
+from ..work import Found, Job, note_results, release
 from .execution import execute, runs_of
-from .file import connect, explain, give_back, identity
+from .file import close_untouched, connect, explain, give_back, identity, identity_of_log
 
 __all__ = ["SqliteThread"]
 
@@ -43,6 +43,8 @@ class SqliteThread(JournalThread):
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection
         self._file: tuple[int, int] | None = None  # the file that was opened; none yet
+        self._log: tuple[object, ...] = ()
+        self._has_lost_log = False
         self._seen_version = -1  # of the file, when instructions were looked for last
         super().__init__(path, path, busy_timeout_s, timing)
 
@@ -55,14 +57,41 @@ class SqliteThread(JournalThread):
 
     def _open(self) -> None:
         self._connection = connect(self._path, self._busy_timeout_s)
-        self._file = identity(self._path)
+        self._file, self._log = identity(self._path), identity_of_log(self._path)
 
-    def _close(self, lease_ids: list[str]) -> None:
+    def leave_soon(self, journal: object) -> None:
+        """Count a journal out. A file whose log was lost is opened anew once the last one has left."""
+        self._leave(journal, 0 if self._has_lost_log else self._timing.linger_s)
+
+    def _check_files(self) -> None:
+        """Refuse what was written, if it is where no other connection sees it.
+
+        Raises:
+            JournalError: The file, or its log, is not the one that was opened.
+        """
+        if not self._is_there():
+            raise JournalError(
+                f"the journal {self._path} was removed or replaced while it was in use, so what is "
+                "written now would be lost; put it back, or close and open it to begin an empty one"
+            )
+        # As long as a connection is open in this process, SQLite gives a second one the log that was lost.
+        self._has_lost_log = self._has_lost_log or identity_of_log(self._path) != self._log
+        if self._has_lost_log:
+            raise JournalError(
+                f"the log beside the journal {self._path} (-wal, -shm) was removed or replaced while it was "
+                "in use, so what is written now would be lost; close everything that has the journal open, "
+                "in every process, and open it again"
+            )
+
+    def _close(self, names: list[str]) -> None:
+        if self._has_lost_log:
+            close_untouched(self._connection, self._path)
+            return
         while give_back(self._connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
-            if lease_ids:
-                execute(self._connection, [Job(end_leases(lease_ids), None)])
+            if names:
+                execute(self._connection, [Job(release(names), None)])
             self._connection.close()
 
     def _tidy_up(self) -> None:
@@ -76,17 +105,15 @@ class SqliteThread(JournalThread):
             return
         done: list[_Done] | None
         try:
+            if self._has_lost_log:
+                self._check_files()
             if len(jobs) == 1 and len(jobs[0].work.statements) == 1:  # SQLite makes a transaction of it
                 done = [(jobs, execute(self._connection, jobs))]
             else:
                 done = self._transact(runs_of(jobs))
             if done is None:
                 done = self._transact([job] for run in runs_of(jobs) for job in run)
-            if not self._is_there():
-                raise JournalError(
-                    f"the journal {self._path} was removed or replaced while it was in use, so what is "
-                    "written now would be lost; put it back, or close and open it to begin an empty one"
-                )
+            self._check_files()
         except Exception as error:
             with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
                 self._connection.execute("ROLLBACK")

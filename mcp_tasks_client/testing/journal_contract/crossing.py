@@ -111,6 +111,30 @@ class CrossingTests:
         assert await second.owners("a/1") == {"a/1": None}
         assert source.told == told
 
+    async def test_what_an_owner_had_that_has_ended_without_a_word_is_released(
+        self, pair: tuple[Journal, Journal]
+    ) -> None:
+        """After what it has asked for itself."""
+        first, second = pair
+        theirs, others = record(state=observing(), owner="a/1"), record(state=observing(), owner="a/2")
+        source = Source()
+        await first.renew(lease("a"))
+        first.keep_renewing(source)
+        for one in (theirs, others):
+            await first.save(one)
+        source.gone = ["a/1"]
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(first.save, replace(theirs, updated_at=theirs.updated_at + number))
+        first.keep_renewing(source)  # as a client does now and then
+        with anyio.fail_after(10):
+            while source.gone:  # noqa: ASYNC110  # it is told by a thread
+                await anyio.sleep(0.02)
+        owners = {one.record_id: one.owner for one in await second.records(theirs.scope)}
+        assert (await second.owners(owners[theirs.record_id] or ""))[owners[theirs.record_id] or ""] is None
+        assert owners[others.record_id] == "a/2"
+        assert (await second.owners("a/2"))["a/2"] is not None
+
     @pytest.mark.parametrize("is_held", [True, False])
     async def test_a_lease_that_no_client_holds_ends_with_the_closing(
         self, make_journal: Callable[[], Journal], is_held: bool
