@@ -36,8 +36,8 @@ WORKS_LONG: Final = 0.3
 """The share of tasks that work for up to two leases before they ask, and once more after that."""
 
 LIMIT: Final = 25
-"""How many calls a replica sees to at once in the end, so that there is something left for others. There is no
-limit before that, so that no call waits for room."""
+"""How many calls a replica sees to at once in the end, so that there is something left for others. Before the
+end there is no limit, so that no call waits for room."""
 
 LONGEST: Final = 10
 """Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
