@@ -88,8 +88,8 @@ class Fleet(Lives):
 
     # ── replicas ──────────────────────────────────────────────────────────────────────────────
 
-    def replica(self, limit: int) -> int:
-        """Begin one more."""
+    def replica(self, limit: int | None = None) -> int:
+        """Begin one more, which sees to so many calls at once."""
         with self._lock:
             life, log = self.next_life()
             is_twin = self._has_twins and life % 2 == 0
