@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -112,10 +113,28 @@ async def test_the_reply_is_of_a_type_that_the_host_reads(accept: str, meta: JSO
 
 
 async def test_hundreds_of_calls_may_wait_at_once() -> None:
-    server = asking_server()
-    async with hosted(server) as host, anyio.create_task_group() as calls:
+    server, all_wait = asking_server(), anyio.Event()
+    said: list[str] = []
+
+    class Gate(httpx2.ASGITransport):
+        """Holds up all polls until every call waits for its task."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if request.headers.get("mcp-method") == "tasks/get":
+                await all_wait.wait()
+            response = await super().handle_async_request(request)
+            if count(server, "tools/call") == 300 and not all_wait.is_set():
+                assert said == []
+                all_wait.set()
+            return response
+
+    async def call() -> None:
+        said.append(await host.text("slow"))
+
+    async with hosted(server, inner=Gate(server.app)) as host, anyio.create_task_group() as calls:
         for _ in range(300):
-            calls.start_soon(host.text, "slow")
+            calls.start_soon(call)
+    assert said == ["done"] * 300
     server.witness.check()
     assert count(server, "server/discover") == 1
 
@@ -456,8 +475,12 @@ async def test_no_credential_is_in_the_journal(tmp_path: Any) -> None:
     server, path = asking_server(), tmp_path / "journal.sqlite3"
     options = {"headers": {"Authorization": f"Bearer {SECRET}"}, "cookies": {"session": SECRET}}
     async with hosted(server, SqliteJournal(path), client_options=options) as host:
-        with anyio.move_on_after(0.3):
-            await host.call("for_ever", {"password": SECRET}, meta={"mcp-tasks-client/idempotency-key": "k"})
+        meta = {"mcp-tasks-client/idempotency-key": "k"}
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(partial(host.call, "for_ever", {"password": SECRET}, meta=meta))
+            while not count(server, "tasks/get"):
+                await anyio.sleep(0.01)
+            calls.cancel_scope.cancel()
         assert len(await recorded(SqliteJournal(path))) == 1
         stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"for_ever" in stored
