@@ -425,7 +425,7 @@ class JournalThread(Medium):
         return [(source, names) for source, names in found if names]
 
     def _do(self, jobs: list[_Job], ended: list[tuple[LeaseSource, Collection[str]]]) -> bool:
-        """Carry out jobs, and what nobody waits for: writes, repetitions, renewals, and releases of ``ended``.
+        """Carry out jobs, and what no caller waits for: writes, repetitions, renewals, releases of ``ended``.
 
         Returns:
             Whether there was anything that no caller waits for.
