@@ -32,7 +32,7 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
+from ..questions.question import CANCEL, answer_instruction, as_heeded, asked_under, leave_answer
 from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit, log_delivery
@@ -178,13 +178,14 @@ class CallStore:
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
             record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
-            point, heeded = observer.commit_of(type(event)), None
+            point = observer.commit_of(type(event))
+            heeded: Instruction | None = None
             try:
                 if saves and call.journaled and isinstance(event, ev.AnswerReady):
                     event, heeded = await self._find_first_answer(call, event)
                     state, actions = self._advance(call, event)
                 elif saves and isinstance(event, ev.CancelRequested):
-                    heeded = CANCEL
+                    heeded = Instruction(CANCEL, "", event.now)
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -217,15 +218,17 @@ class CallStore:
                 log_commit(before, record, event)
         return _to_do(actions)
 
-    async def _find_first_answer(self, call: LiveCall, event: ev.AnswerReady) -> tuple[ev.AnswerReady, str]:
-        """The answer that counts, and the name of its instruction: this one, unless one was left before."""
+    async def _find_first_answer(
+        self, call: LiveCall, event: ev.AnswerReady
+    ) -> tuple[ev.AnswerReady, Instruction]:
+        """The answer that counts, and its instruction: this one, unless one was left before."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
-        standing = await self.instruct(call, left)
-        if standing is None or standing.heeded or standing.body == left.body:
-            return event, left.name  # if another client has heeded it, the commit fails
-        return replace(event, answer=json.loads(standing.body)), left.name
+        standing = await self.instruct(call, left) or left
+        if not (standing.heeded or standing.body == left.body):  # heeded by another client, the commit fails
+            event = replace(event, answer=json.loads(standing.body))
+        return event, as_heeded(standing)
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for the driver of a call; see :meth:`Journal.instruct`."""
@@ -242,19 +245,19 @@ class CallStore:
         now = self._clock.time()
         await self._observed(None, observer.INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
-    async def forget_instruction(self, call: LiveCall, name: str) -> None:
+    async def forget_instruction(self, call: LiveCall, instruction: Instruction) -> None:
         """Forget an instruction that has become pointless.
 
         Raises:
             JournalError: The journal could not be written.
             DrivenElsewhereError: Another client has taken the record.
         """
-        await run_to_its_end(self._forget_instruction, call, name)
+        await run_to_its_end(self._forget_instruction, call, as_heeded(instruction))
 
-    async def _forget_instruction(self, call: LiveCall, name: str) -> None:
+    async def _forget_instruction(self, call: LiveCall, heeded: Instruction) -> None:
         async with _Turn(call):
             if call.ours and not call.record.finished:
-                call.record = await self._save(call, call.record, observer.INSTRUCT, heeded=name)
+                call.record = await self._save(call, call.record, observer.INSTRUCT, heeded=heeded)
 
     def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
@@ -292,7 +295,7 @@ class CallStore:
         *,
         new: bool = False,
         new_owner: str | None = None,
-        heeded: str | None = None,
+        heeded: Instruction | None = None,
     ) -> TaskRecord:
         owner = self._owner if call.ours else new_owner
         record = replace(record, owner=owner, updated_at=self._clock.time())

@@ -186,9 +186,9 @@ class History:
         """A process stored its lease."""
         self._leases[lease.lease_id] = next(one for one in self.processes if one.pid == lease.pid)
 
-    def saved(self, record: TaskRecord, fence: int | None, heeded: str | None = None) -> None:
+    def saved(self, record: TaskRecord, fence: int | None, heeded: Instruction | None = None) -> None:
         """A record was stored, over one with that fence."""
-        self._to_be_heeded.discard((record.record_id, heeded))
+        self._to_be_heeded.discard((record.record_id, heeded.name if heeded is not None else None))
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
         self.note_questions(record)
