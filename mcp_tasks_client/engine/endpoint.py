@@ -22,7 +22,7 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling, questions_of
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..questions.answers import NoAnswerError, check_answer
+from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import Inputs
 from ..questions.question import Question, check_open, open_questions, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
@@ -152,8 +152,9 @@ class Endpoint:
         asked = {q.key: q.request or {} for q in questions_of(call.record.state) if q.unanswered}
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
-            for key, answer in given.items():
-                _check_given(quote(key, call.task_id), asked[key], answer)
+            given = {
+                key: _fit_given(quote(key, call.task_id), asked[key], answer) for key, answer in given.items()
+            }
             if given and not await self._store.take(call):
                 raise driven_elsewhere(call.record.tool)
             if given:
@@ -540,7 +541,8 @@ class Endpoint:
 
     async def _answer_here(self, call: LiveCall, name: str, answer: JSONObject) -> None:
         # Of several at once the first counts: nothing is awaited between this look and the step.
-        await self._runner.answer(call, check_open(call.record, name, answer).key, answer)
+        asked, answer = check_open(call.record, name, answer)
+        await self._runner.answer(call, asked.key, answer)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
@@ -636,9 +638,9 @@ async def _within(limit: TimeLimit, begin: Callable[[], Awaitable[LiveCall]]) ->
     return call
 
 
-def _check_given(named: str, request: JSONObject, answer: JSONObject) -> None:
+def _fit_given(named: str, request: JSONObject, answer: JSONObject) -> JSONObject:
     try:
-        check_answer(request, answer)
+        return fit_answer(request, answer)
     except NoAnswerError as error:
         raise ValueError(
             f"The answer to {named[:80]!r} was not taken: {error}. Answer again, with the same requestState."

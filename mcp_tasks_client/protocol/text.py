@@ -13,7 +13,10 @@ from typing import Final
 
 from . import MalformedError
 
-__all__ = ["digest", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
+__all__ = ["digest", "excerpt", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
+
+LONGEST_EXCERPT: Final = 1000
+"""Characters that are kept of what a server sent in place of a text, at most."""
 
 LONGEST_QUOTE: Final = 300
 """Characters of foreign text that one message quotes, at most."""
@@ -35,6 +38,11 @@ def quote(text: str, task_id: str | None = None) -> str:
     cut = len(text) > LONGEST_QUOTE
     line = _in_one_line(redact(text[: 4 * LONGEST_QUOTE], task_id))
     return f"{line[:LONGEST_QUOTE]}…" if cut or len(line) > LONGEST_QUOTE else line
+
+
+def excerpt(value: object) -> str:
+    """What a server sent in place of a text, as one of bounded length: a text as it is, all else as JSON."""
+    return (value if isinstance(value, str) else json.dumps(value))[:LONGEST_EXCERPT]
 
 
 def name_tool(tool: str | None) -> str:

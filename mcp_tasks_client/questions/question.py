@@ -26,7 +26,7 @@ from ..machine.record import TaskRecord
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.text import digest
-from .answers import NoAnswerError, QuestionParams, check_answer, dump_answer, read_params
+from .answers import NoAnswerError, QuestionParams, dump_answer, fit_answer, read_params
 
 __all__ = [
     "CANCEL",
@@ -304,7 +304,7 @@ async def leave_answer(
         QuestionWithdrawnError: The server no longer waits for an answer, or the call is being cancelled.
         JournalError: The answer could not be committed.
     """
-    asked = check_open(record, name, answer)
+    asked, answer = check_open(record, name, answer)
     assert record is not None
     left = answer_instruction(record.record_id, asked, answer, at)
     standing = await journal.instruct(record.record_id, left)
@@ -347,8 +347,10 @@ def _is_unsent(record: TaskRecord, name: str) -> bool:
             return False
 
 
-def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> states.Question:
-    """The question with this ``question_id``, if it is open and the answer fits it.
+def check_open(
+    record: TaskRecord | None, name: str, answer: JSONObject
+) -> tuple[states.Question, JSONObject]:
+    """The question with this ``question_id``, and the answer to send, if it is open and the answer fits it.
 
     Raises:
         InvalidAnswerError: The answer does not fit the question.
@@ -362,16 +364,18 @@ def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> stat
     questions = states.questions_of(record.state)
     asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
     if asked is not None and not asked.unanswered:
+        with suppress(NoAnswerError):
+            answer = fit_answer(asked.request or {}, answer)
         raise _already_answered(same=digest(asked.answer) == digest(answer))
     if asked is None or asked not in _waiting(record):
         raise _withdrawn("the server does not ask it any more")
     try:
-        check_answer(asked.request or {}, answer)
+        answer = fit_answer(asked.request or {}, answer)
     except NoAnswerError as error:
         raise InvalidAnswerError(f"The answer was not taken: {error}.") from None
     if is_url_key(asked.key) and answer.get("action") != "accept":
         raise InvalidAnswerError("A visit before the call cannot be declined to the server. Cancel the call.")
-    return asked
+    return asked, answer
 
 
 def _withdrawn(why: str) -> QuestionWithdrawnError:

@@ -335,6 +335,23 @@ async def test_what_the_next_round_asks_has_another_name_though_no_time_has_pass
     assert results == ["done"]
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("key", [KEY, None])
+@pytest.mark.parametrize("tool", ["sign", "ask_first"])
+async def test_who_accepts_a_form_as_it_stands_gives_the_defaults_of_its_required_fields(
+    server: ScriptedServer, make_journal: Callable[[], Journal], tool: str, key: str | None
+) -> None:
+    who = form("Who are you?", name={"type": "string", "default": "Ada"})
+    quick: Any = {"poll_interval_ms": 20, "settle_s": 0.01}
+    server.tool("sign", [ask("who", who), complete(named)], **quick)
+    server.tool("ask_first", [ask_first({"who": who}), complete(named)], **quick)
+    async with clients(server, make_journal, LATER) as (client,), anyio.create_task_group() as tasks:
+        results: list[str] = []
+        tasks.start_soon(call, client, tool, key, results)
+        await (await first_question(client)).accept({})
+    assert results == ["Ada"]
+
+
 # ── the first answer counts ───────────────────────────────────────────────────────────────────
 
 
