@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from ..aio.uncut import run_to_its_end
-from ..errors import DrivenElsewhereError, JournalError, TasksClientError
+from ..errors import DrivenElsewhereError, InputUnansweredError, JournalError, TasksClientError
 from ..journal.base import Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
@@ -32,7 +32,14 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..questions.question import CANCEL, answer_instruction, as_heeded, asked_under, leave_answer
+from ..questions.question import (
+    CANCEL,
+    answer_instruction,
+    as_heeded,
+    asked_under,
+    leave_answer,
+    open_questions,
+)
 from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit, log_delivery
@@ -414,14 +421,28 @@ class CallStore:
         owner = record.owner
         return owner is not None and not await self._lease.gone(self.journal, owner)
 
-    async def learn_end(self, call: LiveCall) -> None:
-        """Learn whether another client has brought a call to its end that is parked here."""
-        if call.ours:
-            return
+    async def look_again(self, call: LiveCall) -> bool:
+        """Look whether what parked a call, and nobody was told yet, still holds.
+
+        Another client may have ended the call, whose end is then known here, or somebody has answered.
+
+        Returns:
+            Whether it was answered, so that the call can be begun anew.
+        """
+        parked = call.error
+        if parked is None or call.error_told or call.ours:
+            return False
         with suppress(JournalError):  # then what parked the call is told
             record = await self.journal.by_id(call.record.record_id)
-            if record is not None and record.finished and not call.ours:
+            left = {one.name for one in await self.journal.instructions(call.record.record_id)}
+            if call.ours or call.error is not parked:
+                return False
+            if record is not None and record.finished:
                 call.record, call.error, call.ownership = record, None, Nobody(ours_until=None)
+            elif isinstance(parked, InputUnansweredError) and parked.questions:
+                still_open = {one.question_id for one in open_questions(record or call.record, None, left)}
+                call.error_told = still_open.isdisjoint(one.question_id for one in parked.questions)
+        return call.error is parked and call.error_told
 
     async def take_pending(
         self,

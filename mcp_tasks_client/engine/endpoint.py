@@ -316,9 +316,14 @@ class Endpoint:
 
     def drive_in_background(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
-        if not call.over and not self.engine.closed:
-            call.in_background = True
+        if not call.record.finished and not self.engine.closed:
             self.engine.drive(call, self._runner)
+            call.in_background = not call.over
+
+    async def go_on(self, call: LiveCall) -> None:
+        """Have a call driven in the background once more, unless what parked it has yet to be told."""
+        await self._store.look_again(call)
+        self.drive_in_background(call)
 
     async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool] = lambda call: call.over) -> None:
         """Wait, while the call is held, until it is over, or a condition is met before that.
@@ -326,8 +331,8 @@ class Endpoint:
         Raises:
             Exception: The error that parked the call; a copy, since several callers may wait for one call.
         """
-        if call.error is not None and not call.error_told:
-            await self._store.learn_end(call)  # it is an old story, and another client may have gone on since
+        if await self._store.look_again(call):
+            self.engine.drive(call, self._runner)  # begun anew
         while not call.over and not until(call):
             if call.driver is None:
                 self.engine.drive(call, self._runner)  # the caller that had it driven has gone

@@ -245,6 +245,81 @@ async def test_a_parked_call_that_was_answered_goes_on_when_it_is_taken_up(
         assert text(await caught.value.handle.result()) == "Ada"
 
 
+async def _follow(handle: TaskHandle) -> str:
+    return [task.status async for task in handle.updates()][-1]
+
+
+async def _refresh(handle: TaskHandle) -> str:
+    while (task := await handle.refresh()).status != "completed":
+        pass
+    return task.status
+
+
+async def _take_out(handle: TaskHandle) -> str:
+    async with handle.outcome() as result:
+        return text(result)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tells", [False, True], ids=["untold", "told"])
+@pytest.mark.parametrize(
+    ("wait", "end"),
+    [
+        (TaskHandle.result, None),
+        (_follow, "completed"),
+        (_refresh, "completed"),
+        (_take_out, "Ada"),
+    ],
+    ids=["result", "updates", "refresh", "outcome"],
+)
+async def test_what_parked_a_call_is_not_told_once_it_was_answered(
+    server: ScriptedServer,
+    make_journal: Callable[[], Journal],
+    wait: Callable[[TaskHandle], Any],
+    end: str | None,
+    tells: bool,
+) -> None:
+    async with clients(server, make_journal, {}, {}) as (client, other):
+        handle = await client.start_tool("sign")
+        question = await first_question(other)
+        while (record := (await client.records())[0]).owner is not None:
+            await anyio.sleep(0.01)
+        if tells:
+            with pytest.raises(InputUnansweredError):
+                await wait(handle)
+        await other.answer(question.question_id, ADA)
+        assert record.status == "input_required"
+        ended = await wait(handle)
+        assert (text(ended) if end is None else ended) == (end or "Ada")
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_what_parked_a_call_before_its_task_is_not_told_once_it_was_answered(
+    server: ScriptedServer, make_journal: Callable[[], Journal], key: str | None
+) -> None:
+    async with clients(server, make_journal, {}) as (client,):
+        with pytest.raises(InputUnansweredError) as raised:
+            await client.start_tool("ask_first", idempotency_key=key)
+        handle, (question,) = raised.value.handle, raised.value.questions
+        assert isinstance(handle, TaskHandle)
+        await question.accept({"name": "Ada"})
+        assert await _follow(handle) == "completed"
+
+
+@requirement("law:3")
+async def test_who_repeats_a_call_under_its_key_is_not_told_what_was_answered_meanwhile(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, {}, {}) as (client, other):
+        await client.start_tool("sign", idempotency_key=KEY)
+        question = await first_question(other)
+        while (await client.records())[0].owner is not None:
+            await anyio.sleep(0.01)
+        await other.answer(question.question_id, ADA)
+        assert text(await client.call_tool("sign", idempotency_key=KEY)) == "Ada"
+
+
 @requirement("law:3", "law:5")
 async def test_what_is_answered_while_nobody_drives_is_sent_by_whoever_resumes(
     server: ScriptedServer, make_journal: Callable[[], Journal]
