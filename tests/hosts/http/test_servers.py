@@ -14,6 +14,7 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
+from tests._requirements import requirement
 from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost, asking_server, count, hosted
 from tests.kit.older_server import OlderServer, refusal, text
 
@@ -34,6 +35,21 @@ async def test_a_principal_says_that_all_credentials_are_one_user_s() -> None:
         assert "result" in await call_as(host, "new token", KEY)
     assert count(server, "tools/call") == 1
     assert count(server, "server/discover") == 1, "the session goes on"
+
+
+@requirement("law:2")
+async def test_a_key_is_one_of_each_server_and_of_each_user_at_it() -> None:
+    server, journal = asking_server(), MemoryJournal()
+    transport = TasksHttpTransport(
+        httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=server.clock)
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with httpx.AsyncClient(transport=transport) as client:
+            one, other = JsonRpcHost(client), JsonRpcHost(client, url=f"{URL}?other")
+            assert "result" in await call_as(one, "token of one", KEY)
+            assert "result" in await call_as(other, "token of the other", KEY)
+            assert "another credential" in (await call_as(one, "token of the other", KEY))["error"]["message"]
+    assert count(server, "tools/call") == 2
 
 
 async def test_each_user_has_a_session_and_headers_of_tracing_make_no_user() -> None:
