@@ -44,7 +44,7 @@ from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit, log_delivery
 from .environment import Environment
-from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
+from .live_call import LiveCall, Nobody, Ours, Theirs, check_forgotten, forgotten, overtaken, unwritable
 from .process_lease import ProcessLease
 
 __all__ = ["BATCH", "CallStore"]
@@ -581,12 +581,18 @@ class CallStore:
     async def _acknowledge(self, call: LiveCall) -> bool:
         async with _Turn(call):
             # As the journal has it: another client may have brought it to its end, or taken it just now.
+            refused_at = -1
             while call.journaled:
                 record = await self.journal.by_id(call.record.record_id)
+                if record is None and call.record.delivered_at is None:
+                    check_forgotten(call.record)
                 if record is None or record.delivered_at is not None:
                     break  # some host has had it
                 if not record.finished:
                     return False
+                if record.fence == refused_at:
+                    raise unwritable(record)
+                refused_at = record.fence  # unless it is written now
                 with suppress(DrivenElsewhereError):
                     await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record)
                     log_delivery(record)

@@ -29,7 +29,7 @@ from ..sessions.base import Session, Snapshot, ToolCall
 from .call_store import BATCH
 from .engine import Engine
 from .idempotency import Idempotency, OnUnknown, check_repeatable
-from .live_call import LiveCall, OnUpdate, OvertakenError
+from .live_call import LiveCall, OnUpdate, OvertakenError, check_forgotten
 from .outcome import read_outcome, read_raw_outcome
 from .push import Push
 from .record_maker import RecordMaker
@@ -402,11 +402,15 @@ class Endpoint:
                 handle=self.engine.handle_of(self, call),
             )
 
-    async def acknowledge_record(self, scope: Scope, record_id: str) -> None:
+    async def acknowledge_record(
+        self, scope: Scope, record_id: str, record: TaskRecord | None = None
+    ) -> None:
         """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
 
+        ``record`` is as the host has read it, if it has.
+
         Raises:
-            TasksClientError: As :meth:`acknowledge`.
+            TasksClientError: As :meth:`acknowledge`; or a record that the journal would keep is not shown.
             ValueError: The record is of another scope.
         """
         if scope != self.scope:
@@ -415,8 +419,10 @@ class Endpoint:
                 "acknowledge it with a client for those"
             )
         call = await self._recovery.find_record(record_id)
-        if call is not None:  # else it was acknowledged, and forgotten
+        if call is not None:
             await self.acknowledge(call)
+        elif record is not None and record.delivered_at is None:
+            check_forgotten(record)
 
     async def release(self, call: LiveCall) -> None:
         """Give up a call whose outcome or question did not reach the host. Any process may resume it.
