@@ -127,6 +127,9 @@ class History:
         self._owners: dict[str, str | None] = {}
         self._task_ids: dict[str, str] = {}
         self._questions: dict[str, str] = {}
+        self._after_cancel: set[str] = set()
+        """The questions with an answer that was left after the wish to cancel their call."""
+
         self._to_be_heeded: set[tuple[str, str | None]] = set()
         """Record and name of each answer that the journal has, and that is not part of the state yet."""
 
@@ -249,7 +252,24 @@ class History:
             key = self._questions[instruction.name]
             self.first[key].append(json.loads(instruction.body))
             self.left[key] = self.clock.now
+            if record_id in self.told_to_cancel or self.task_of(record_id) in self.wished:
+                self._after_cancel.add(key)
             self._to_be_heeded.add((record_id, instruction.name))
+
+    def told_to_count(self, key: str, answer: JSONObject) -> None:
+        """Somebody was told that an answer counts."""
+        self.counts.append((key, answer))
+        if key in self._after_cancel and answer in self.first[key]:
+            self.break_("told to count after a cancel", f"{answer} to {key}")
+
+    def told_to_be_late(self, key: str, answer: JSONObject, same: bool) -> None:
+        """Somebody was told that there is an answer already, and whether it is the same."""
+        if (
+            key not in self.asked_at_once
+            and len(self.first[key]) == 1
+            and same != (answer in self.first[key])
+        ):
+            self.break_("told whose answer it is not", f"{answer} to {key}, which has {self.first[key]}")
 
     def note_questions(self, record: TaskRecord) -> None:
         """Remember what the server calls the questions of a call."""

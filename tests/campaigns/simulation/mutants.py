@@ -23,7 +23,7 @@ import httpx
 from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import Observer, Point
-from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.errors import QuestionWithdrawnError, SessionError
 from mcp_tasks_client.journal.base import Instruction, Journal, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine import Step
 from mcp_tasks_client.machine.actions import Forget, Poll, Save, SendAnswers, Wake
@@ -695,6 +695,31 @@ def what_has_become_part_of_the_state_is_left_in_the_journal() -> Parts:
             await super().save(record, known=known)
 
     return Parts(journal=MarksNothing)
+
+
+@mutant
+def a_heeded_answer_forgets_whose_it_was() -> Parts:
+    class Forgets(ProcessJournal):
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
+            forgotten = None if heeded is None else heeded._replace(body="")
+            await super().save(record, known=known, heeded=forgotten)
+
+    return Parts(journal=Forgets)
+
+
+@mutant
+def an_answer_that_a_cancel_has_beaten_is_told_to_count() -> Parts:
+    class TellsAll(TasksClient):
+        async def answer(self, name: str, answer: Any) -> None:
+            try:
+                await super().answer(name, answer)
+            except QuestionWithdrawnError as error:
+                if "is being cancelled" not in str(error):
+                    raise
+
+    return Parts(client=TellsAll)
 
 
 @mutant
