@@ -123,6 +123,8 @@ class Question:
     async def accept(self, content: dict[str, Any] | None = None) -> None:
         """Accept an elicitation: with the content of its form, or without any if it asks for a URL.
 
+        A required field that is left out has the form's default.
+
         Raises:
             TasksClientError: As from :meth:`answer`.
         """
