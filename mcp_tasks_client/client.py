@@ -378,7 +378,8 @@ class TasksClient:
 
         For a host that reads :meth:`records`, and would otherwise be given each outcome by :meth:`resume`.
         The call may be another client's. It is in the journal when this returns, and may be said any number
-        of times. A call without an idempotency key is forgotten by it.
+        of times. A call without an idempotency key is forgotten by it, so that one that the journal does not
+        show counts as acknowledged.
 
         Args:
             record_or_handle: A record that :meth:`records` returned, or a handle.
@@ -386,12 +387,13 @@ class TasksClient:
         Raises:
             TasksClientError: The call has not ended: its handle is ``.handle``.
             ValueError: The call belongs to another endpoint or principal.
-            JournalError: It could not be written. The outcome may come once more.
+            JournalError: It could not be written, or the journal does not show the record of a keyed call.
+                The outcome may come once more.
             TypeError: It is neither a record nor a handle.
         """
         endpoint, wanted = self._opened(), record_or_handle
         if isinstance(wanted, TaskRecord):
-            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id)
+            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted)
         if not hasattr(wanted, "reference"):
             raise TypeError(f"acknowledge() takes a record or a handle, not {type(wanted).__name__}")
         reference = wanted.reference

@@ -238,7 +238,7 @@ class AlreadyAnsweredError(TasksClientError):
 
 
 class QuestionWithdrawnError(TasksClientError):
-    """The question waits for no answer any more: the server has taken it back, or the call is over."""
+    """The question waits for no answer: the server has taken it back, or its call is over or is cancelled."""
 
 
 class InvalidAnswerError(TasksClientError, ValueError):

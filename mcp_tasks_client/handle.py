@@ -274,11 +274,15 @@ class _Updates(AsyncIterator[Task]):
         self._endpoint = endpoint
         self._call = call
         self._seen: Task | None = None
+        self._begun = False
         self._ended = False
 
     async def __anext__(self) -> Task:
         """Return the next snapshot that differs from the last one returned."""
         call = self._call
+        if not self._begun:
+            self._begun = True
+            await self._endpoint.go_on(call)
         while not self._ended:
             if not call.over and call.driver is None:
                 self._endpoint.check_open(call)

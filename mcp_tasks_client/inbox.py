@@ -154,8 +154,8 @@ class Inbox:
         Raises:
             InvalidAnswerError: The answer does not fit the question. Nothing was committed.
             AlreadyAnsweredError: Somebody was faster. Nothing was committed.
-            QuestionWithdrawnError: Nobody waits for an answer any more, or the inbox does not show the call.
-                Nothing was committed.
+            QuestionWithdrawnError: Nobody waits for an answer any more, the call is being cancelled, or the
+                inbox does not show it. The answer is not sent.
             JournalError: The answer could not be committed.
             ValueError: It is no ``question_id``.
             TasksClientError: The inbox is not open.
@@ -191,7 +191,8 @@ class Inbox:
             record: One that :meth:`records` returned.
 
         Raises:
-            JournalError: It could not be written. The outcome may come once more.
+            JournalError: It could not be written, or the journal does not show the record of a keyed call any
+                more. The outcome may come once more.
             ValueError: The inbox does not show this call.
             TasksClientError: The call has not ended, or the inbox is not open.
         """

@@ -558,6 +558,37 @@ async def test_a_form_whose_pattern_only_the_server_can_read_can_be_accepted(
     assert '"size" is a required property' in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [
+        (None, {"size": "m"}),
+        ({}, {"size": "m"}),
+        ({"size": "s"}, {"size": "s"}),
+        ({"n": 2}, {"size": "m", "n": 2}),
+    ],
+)
+async def test_a_required_field_that_is_left_out_has_the_default_of_the_form(
+    content: dict[str, Any] | None, sent: JSONObject
+) -> None:
+    fields = {"size": {"type": "string", "default": "m"}, "n": {"type": "integer", "default": 1}}
+    asked = form({"type": "object", "properties": fields, "required": ["size"]})
+    accepted = ElicitResult(action="accept", content=content)
+    assert await answer(asked, elicitation=lambda c, p: accepted) == {"action": "accept", "content": sent}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"size": {"type": "string", "default": 7}}, "required": ["size"]},
+        {"type": "object", "properties": {"size": True}, "required": ["size"]},
+        {"type": "object", "required": ["size"]},
+    ],
+)
+async def test_a_default_that_does_not_fit_or_is_not_there_fills_nothing(schema: JSONObject) -> None:
+    accepted = ElicitResult(action="accept", content={})
+    assert "requestedSchema" in str(await refusal(form(schema), elicitation=lambda c, p: accepted))
+
+
 async def test_accepting_without_content_sends_an_empty_form_where_that_is_allowed() -> None:
     accepted = ElicitResult(action="accept")
     sent = await answer(form({"type": "object", "properties": {}}), elicitation=lambda c, p: accepted)

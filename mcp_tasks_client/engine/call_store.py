@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from ..aio.uncut import run_to_its_end
-from ..errors import DrivenElsewhereError, JournalError, TasksClientError
+from ..errors import DrivenElsewhereError, InputUnansweredError, JournalError, TasksClientError
 from ..journal.base import Instruction
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
@@ -30,12 +30,19 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..questions.question import CANCEL, answer_instruction, asked_under, leave_answer
+from ..questions.question import (
+    CANCEL,
+    answer_instruction,
+    as_heeded,
+    asked_under,
+    leave_answer,
+    open_questions,
+)
 from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit, log_delivery
 from .environment import Environment
-from .live_call import LiveCall, Nobody, Ours, Theirs, Turn
+from .live_call import LiveCall, Nobody, Ours, Theirs, Turn, check_forgotten, unwritable
 from .owning import REPLIES, Owning
 
 __all__ = ["BATCH", "CallStore"]
@@ -172,13 +179,14 @@ class CallStore:
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
             record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
-            point, heeded = observer.commit_of(type(event)), None
+            point = observer.commit_of(type(event))
+            heeded: Instruction | None = None
             try:
                 if saves and call.journaled and isinstance(event, ev.AnswerReady):
                     event, heeded = await self._find_first_answer(call, event)
                     state, actions = self._advance(call, event)
                 elif saves and isinstance(event, ev.CancelRequested):
-                    heeded = CANCEL
+                    heeded = Instruction(CANCEL, "", event.now)
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -211,15 +219,17 @@ class CallStore:
                 log_commit(before, record, event)
         return _to_do(actions)
 
-    async def _find_first_answer(self, call: LiveCall, event: ev.AnswerReady) -> tuple[ev.AnswerReady, str]:
-        """The answer that counts, and the name of its instruction: this one, unless one was left before."""
+    async def _find_first_answer(
+        self, call: LiveCall, event: ev.AnswerReady
+    ) -> tuple[ev.AnswerReady, Instruction]:
+        """The answer that counts, and its instruction: this one, unless one was left before."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
-        standing = await self.instruct(call, left)
-        if standing is None or standing.heeded or standing.body == left.body:
-            return event, left.name  # if another client has heeded it, the commit fails
-        return replace(event, answer=json.loads(standing.body)), left.name
+        standing = await self.instruct(call, left) or left
+        if not (standing.heeded or standing.body == left.body):  # heeded by another client, the commit fails
+            event = replace(event, answer=json.loads(standing.body))
+        return event, as_heeded(standing)
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for the driver of a call; see :meth:`Journal.instruct`."""
@@ -236,19 +246,19 @@ class CallStore:
         now = self._clock.time()
         await self._observed(None, observer.INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
-    async def forget_instruction(self, call: LiveCall, name: str) -> None:
+    async def forget_instruction(self, call: LiveCall, instruction: Instruction) -> None:
         """Forget an instruction that has become pointless.
 
         Raises:
             JournalError: The journal could not be written.
             DrivenElsewhereError: Another client has taken the record.
         """
-        await run_to_its_end(self._forget_instruction, call, name)
+        await run_to_its_end(self._forget_instruction, call, as_heeded(instruction))
 
-    async def _forget_instruction(self, call: LiveCall, name: str) -> None:
+    async def _forget_instruction(self, call: LiveCall, heeded: Instruction) -> None:
         async with Turn(call):
             if call.ours and not call.record.finished:
-                call.record = await self.owning.save(call, call.record, observer.INSTRUCT, heeded=name)
+                call.record = await self.owning.save(call, call.record, observer.INSTRUCT, heeded=heeded)
 
     def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
@@ -285,14 +295,28 @@ class CallStore:
 
     # ── owning ────────────────────────────────────────────────────────────────────────────────
 
-    async def learn_end(self, call: LiveCall) -> None:
-        """Learn whether another client has brought a call to its end that is parked here."""
-        if call.ours:
-            return
+    async def look_again(self, call: LiveCall) -> bool:
+        """Look whether what parked a call, and nobody was told yet, still holds.
+
+        Another client may have ended the call, whose end is then known here, or somebody has answered.
+
+        Returns:
+            Whether it was answered, so that the call can be begun anew.
+        """
+        parked = call.error
+        if parked is None or call.error_told or call.ours:
+            return False
         with suppress(JournalError):  # then what parked the call is told
             record = await self.journal.by_id(call.record.record_id)
-            if record is not None and record.finished and not call.ours:
+            left = {one.name for one in await self.journal.instructions(call.record.record_id)}
+            if call.ours or call.error is not parked:
+                return False
+            if record is not None and record.finished:
                 call.record, call.error, call.ownership = record, None, Nobody(ours_until=None)
+            elif isinstance(parked, InputUnansweredError) and parked.questions:
+                still_open = {one.question_id for one in open_questions(record or call.record, None, left)}
+                call.error_told = still_open.isdisjoint(one.question_id for one in parked.questions)
+        return call.error is parked and call.error_told
 
     async def take_pending(
         self,
@@ -393,12 +417,18 @@ class CallStore:
     async def _acknowledge(self, call: LiveCall) -> bool:
         async with Turn(call):
             # As the journal has it: another client may have brought it to its end, or taken it just now.
+            refused_at = -1
             while call.journaled:
                 record = await self.journal.by_id(call.record.record_id)
+                if record is None and call.record.delivered_at is None:
+                    check_forgotten(call.record)
                 if record is None or record.delivered_at is not None:
                     break  # some host has had it
                 if not record.finished:
                     return False
+                if record.fence == refused_at:
+                    raise unwritable(record)
+                refused_at = record.fence  # unless it is written now
                 with suppress(DrivenElsewhereError):
                     await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record)
                     log_delivery(record)

@@ -22,14 +22,14 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling, questions_of
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..questions.answers import NoAnswerError, check_answer
+from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import Inputs
 from ..questions.question import Question, check_open, open_questions, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
 from .call_store import BATCH
 from .engine import Engine
 from .idempotency import Idempotency, OnUnknown, check_repeatable
-from .live_call import LiveCall, OnUpdate, OvertakenError
+from .live_call import LiveCall, OnUpdate, OvertakenError, check_forgotten
 from .outcome import read_outcome, read_raw_outcome
 from .push import Push
 from .record_maker import RecordMaker
@@ -152,8 +152,9 @@ class Endpoint:
         asked = {q.key: q.request or {} for q in questions_of(call.record.state) if q.unanswered}
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
-            for key, answer in given.items():
-                _check_given(quote(key, call.task_id), asked[key], answer)
+            given = {
+                key: _fit_given(quote(key, call.task_id), asked[key], answer) for key, answer in given.items()
+            }
             if given and not await self._store.owning.take(call):
                 raise driven_elsewhere(call.record.tool)
             if given:
@@ -315,9 +316,14 @@ class Endpoint:
 
     def drive_in_background(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
-        if not call.over and not self.engine.closed:
-            call.in_background = True
+        if not call.record.finished and not self.engine.closed:
             self.engine.drive(call, self._runner)
+            call.in_background = not call.over
+
+    async def go_on(self, call: LiveCall) -> None:
+        """Have a call driven in the background once more, unless what parked it has yet to be told."""
+        await self._store.look_again(call)
+        self.drive_in_background(call)
 
     async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool] = lambda call: call.over) -> None:
         """Wait, while the call is held, until it is over, or a condition is met before that.
@@ -325,8 +331,8 @@ class Endpoint:
         Raises:
             Exception: The error that parked the call; a copy, since several callers may wait for one call.
         """
-        if call.error is not None and not call.error_told:
-            await self._store.learn_end(call)  # it is an old story, and another client may have gone on since
+        if await self._store.look_again(call):
+            self.engine.drive(call, self._runner)  # begun anew
         while not call.over and not until(call):
             if call.driver is None:
                 self.engine.drive(call, self._runner)  # the caller that had it driven has gone
@@ -396,11 +402,15 @@ class Endpoint:
                 handle=self.engine.handle_of(self, call),
             )
 
-    async def acknowledge_record(self, scope: Scope, record_id: str) -> None:
+    async def acknowledge_record(
+        self, scope: Scope, record_id: str, record: TaskRecord | None = None
+    ) -> None:
         """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
 
+        ``record`` is as the host has read it, if it has.
+
         Raises:
-            TasksClientError: As :meth:`acknowledge`.
+            TasksClientError: As :meth:`acknowledge`; or a record that the journal would keep is not shown.
             ValueError: The record is of another scope.
         """
         if scope != self.scope:
@@ -409,8 +419,10 @@ class Endpoint:
                 "acknowledge it with a client for those"
             )
         call = await self._recovery.find_record(record_id)
-        if call is not None:  # else it was acknowledged, and forgotten
+        if call is not None:
             await self.acknowledge(call)
+        elif record is not None and record.delivered_at is None:
+            check_forgotten(record)
 
     async def release(self, call: LiveCall) -> None:
         """Give up a call whose outcome or question did not reach the host. Any process may resume it.
@@ -540,7 +552,8 @@ class Endpoint:
 
     async def _answer_here(self, call: LiveCall, name: str, answer: JSONObject) -> None:
         # Of several at once the first counts: nothing is awaited between this look and the step.
-        await self._runner.answer(call, check_open(call.record, name, answer).key, answer)
+        asked, answer = check_open(call.record, name, answer)
+        await self._runner.answer(call, asked.key, answer)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
@@ -636,9 +649,9 @@ async def _within(limit: TimeLimit, begin: Callable[[], Awaitable[LiveCall]]) ->
     return call
 
 
-def _check_given(named: str, request: JSONObject, answer: JSONObject) -> None:
+def _fit_given(named: str, request: JSONObject, answer: JSONObject) -> JSONObject:
     try:
-        check_answer(request, answer)
+        return fit_answer(request, answer)
     except NoAnswerError as error:
         raise ValueError(
             f"The answer to {named[:80]!r} was not taken: {error}. Answer again, with the same requestState."

@@ -77,7 +77,7 @@ class Instructions:
         for instruction in await self._store.journal.instructions(call.record.record_id):
             event = _read(call.record, instruction, self._clock.time())
             if event is None:
-                await self._store.forget_instruction(call, instruction.name)
+                await self._store.forget_instruction(call, instruction)
             else:
                 events.append(event)
         return events

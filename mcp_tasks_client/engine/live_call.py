@@ -34,8 +34,10 @@ __all__ = [
     "Ownership",
     "Theirs",
     "Turn",
+    "check_forgotten",
     "forgotten",
     "overtaken",
+    "unwritable",
 ]
 
 
@@ -414,4 +416,27 @@ def forgotten(call: LiveCall) -> JournalError:
         f"The journal has forgotten the call of {name_tool(call.record.tool)}: another client brought it to "
         "its end, or the journal was set back (by a failover, or from a backup). If the server still knows "
         "the task, attach its ID."
+    )
+
+
+def check_forgotten(record: TaskRecord) -> None:
+    """Accept that a journal does not show a record whose outcome was not delivered, as far as is known here.
+
+    Without an idempotency key, the delivery has forgotten it.
+
+    Raises:
+        JournalError: It has a key, with which it would be kept.
+    """
+    if record.idempotency_key is not None:
+        raise JournalError(
+            f"The journal does not show the call of {name_tool(record.tool)}: it was removed, or pruned "
+            "after its delivery, or the user of the database may not see it. Nothing was noted."
+        )
+
+
+def unwritable(record: TaskRecord) -> JournalError:
+    """The error for a record that a journal shows, and does not let be written."""
+    return JournalError(
+        f"The journal shows the call of {name_tool(record.tool)}, and takes nothing that is noted of it: see "
+        "what the user of the database may write. Nothing was noted."
     )

@@ -126,4 +126,4 @@ def as_rpc_error(error: TasksClientError) -> RpcError:
         # A gateway does not know what became of the call, and our message says so.
         passed_on = error.http_status in GATEWAY_STATUSES
         return RpcError(error.code, str(error) if passed_on else error.remote_message, error.data)
-    return RpcError(INTERNAL_ERROR, str(error), None)
+    return RpcError(INTERNAL_ERROR, str(error), error.data if isinstance(error, SessionError) else None)

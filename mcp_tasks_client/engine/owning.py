@@ -22,7 +22,7 @@ from typing import Final
 from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError
-from ..journal.base import LEFT, Taken
+from ..journal.base import LEFT, Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import events as ev
@@ -157,7 +157,7 @@ class Owning:
         *,
         new: bool = False,
         new_owner: str | None = None,
-        heeded: str | None = None,
+        heeded: Instruction | None = None,
     ) -> TaskRecord:
         """Store the record of a call, if it is one that is kept. Returns it as it was stored.
 

@@ -25,6 +25,7 @@ import math
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import Final, assert_never
 
 import anyio
@@ -324,16 +325,21 @@ class Runner:
         if not call.instructed:
             return
         events = await self._instructions.read(call)
+        answers = [event for event in events if isinstance(event, ev.AnswerReady)]
+        left_before = list(takewhile(lambda event: isinstance(event, ev.AnswerReady), events))
+        if len(left_before) < len(events):
+            # Answers that were left before the wish to cancel go first, since their persons were told so. No
+            # prompt is withdrawn for them, or the next question would be put.
+            for event in left_before:
+                await self.step(call, event)
+            if await self.cancellation.wish(call, by_instruction=True):
+                await self.cancellation.send_and_log(call)
+            answers = answers[len(left_before) :]
         # Answers to questions that the host is being asked come last: each lets the next question be asked,
-        # whose own answer may be among these events.
-        events.sort(key=lambda event: isinstance(event, ev.AnswerReady) and event.key in (call.asked or ()))
-        for event in events:
-            match event:
-                case ev.CancelRequested():
-                    if await self.cancellation.wish(call, by_instruction=True):
-                        await self.cancellation.send_and_log(call)
-                case ev.AnswerReady():
-                    await self._take_answer(call, event)
+        # whose own answer may be among these.
+        answers.sort(key=lambda answer: answer.key in (call.asked or ()))
+        for answer in answers:
+            await self._take_answer(call, answer)
 
     async def perform(self, call: LiveCall, actions: tuple[act.Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""

@@ -18,6 +18,7 @@ __all__ = [
     "CallOptions",
     "call_label",
     "idempotency_key",
+    "key_of",
     "read_options",
     "without_options",
 ]
@@ -149,6 +150,12 @@ def read_options(
     if label is None:
         label = meta.get(META_LABEL, block.label)
     return CallOptions(key, on_unknown, label, _not_ours(meta))
+
+
+def key_of(params: object) -> Any:
+    """The idempotency key that the params of a call, or else the blocks around, give it; ``None`` if none."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return read_options(meta=meta if isinstance(meta, dict) else None).key
 
 
 def without_options(params: JSONObject) -> JSONObject | None:

@@ -25,7 +25,7 @@ from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
 from ..protocol.replies import Reply, id_in, is_url_key, reply_fields
 from ..protocol.text import quote
 from ..sessions.base import ToolCall
-from .call_options import read_options
+from .call_options import key_of, read_options
 
 __all__ = [
     "ASKED_BY",
@@ -38,6 +38,8 @@ __all__ = [
     "questions_for",
     "read_host_call",
     "read_message",
+    "refuse_keyed",
+    "refuse_unread",
     "result_for",
 ]
 
@@ -75,6 +77,8 @@ class HostCall:
     """One ``tools/call`` as a host has sent it."""
 
     request_id: RequestId
+    """As it came. Of a call that is refused for its key it may be any JSON."""
+
     tool_call: ToolCall
     key: Any = None
     """The idempotency key in ``_meta``, as it came, or else that of the block that the caller is in."""
@@ -83,7 +87,7 @@ class HostCall:
     """Whether an earlier call under the key, whose reply was lost, is an error or is sent again."""
 
     fault: str | None = None
-    """Why a server would refuse the request; ``None`` if it would not."""
+    """Why a server would refuse the request, or why its key cannot be kept; ``None`` if nothing is wrong."""
 
     is_current: bool
     """Whether the host's session speaks 2026-07-28."""
@@ -93,12 +97,29 @@ class HostCall:
 
     client_info: JSONObject | None = None
     progress_token: RequestId | None = None
-    reads_json: bool = True
-    reads_events: bool = True
+    accept: str = ""
+    """The header of that name; empty if there is none."""
+
     record_id: str | None = None
     """The call that this one goes on with, such as one whose questions it answers; ``None`` begins one."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
+
+    @property
+    def reads_json(self) -> bool:
+        """Whether the host reads a reply in JSON."""
+        kinds = ("application/json", "application/*", "*/*")
+        return not self.accept or any(kind in self.accept for kind in kinds)
+
+    @property
+    def reads_events(self) -> bool:
+        """Whether the host reads a reply that is an event stream."""
+        return "text/event-stream" in self.accept
+
+    @property
+    def loses_key(self) -> bool:
+        """Whether the call is refused, since its key asks for protection that it would not have."""
+        return self.key is not None and self.fault is not None
 
     @property
     def declined(self) -> bool:
@@ -125,16 +146,22 @@ def is_current(params: JSONObject, version: str = "") -> bool:
 def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall | None:
     """The call in a JSON-RPC message; ``None`` if there is none, or if the host sees through its task itself.
 
+    A call that has an idempotency key and cannot be taken is one that is refused.
+
     ``version`` and ``accept`` are the headers ``MCP-Protocol-Version`` and ``Accept``; empty if they are not
     there.
     """
-    params = message.get("params")
-    if message.get("method") != "tools/call" or not isinstance(params, dict):
+    params, request_id = message.get("params"), id_in(message, "id")
+    if message.get("method") != "tools/call":
         return None
-    current, request_id = is_current(params, version), id_in(message, "id")
-    name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
-    if request_id is None or not isinstance(name, str) or "task" in params:
-        return None
+    if not isinstance(params, dict) or not isinstance(params.get("name"), str):
+        return refuse_keyed(message, accept, "its params name no tool")
+    if "task" in params:
+        return refuse_keyed(message, accept, "its params ask for a task that the host follows itself")
+    if request_id is None:
+        return refuse_keyed(message, accept, "its id is neither a text nor an integer")
+    current = is_current(params, version)
+    name, arguments, meta = params["name"], params.get("arguments"), params.get("_meta")
     options = read_options(meta=meta if isinstance(meta, dict) else None)
     meta = options.meta
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
@@ -160,11 +187,44 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,
         progress_token=id_in(meta, "progressToken"),
-        reads_json=any(kind in accept for kind in ("application/json", "application/*", "*/*")) or not accept,
-        reads_events="text/event-stream" in accept,
+        accept=accept,
         record_id=state.removeprefix(_OWN_STATE) if ours and state is not None else None,
         answers=answers,
     )
+
+
+def refuse_keyed(said: object, accept: str, why: str) -> HostCall | None:
+    """The call to refuse in JSON that is not taken; ``None`` if no ``tools/call`` in it has a key.
+
+    Made by the host's own request, the call would run once for each repetition.
+    """
+    for one in said if isinstance(said, list) else [said]:
+        if not isinstance(one, dict) or one.get("method") != "tools/call":
+            continue
+        key = key_of(one.get("params"))
+        if key is not None:
+            return HostCall(
+                request_id=one.get("id") if one is said else None,  # type: ignore[arg-type]  # any JSON
+                tool_call=ToolCall(name=""),
+                key=key,
+                fault=f"A call with an idempotency key was not made, since the key cannot be kept: {why}.",
+                is_current=True,
+                accept=accept,
+            )
+    return None
+
+
+def refuse_unread(content: bytes, accept: str, *, is_json: bool) -> HostCall | None:
+    """The call to refuse in a body that is no message to be taken; ``None`` if no call in it has a key.
+
+    ``is_json`` says whether the request declares JSON.
+    """
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    why = "its body is not one JSON-RPC 2.0 message" if is_json else "its body is not declared as JSON"
+    return refuse_keyed(said, accept, why)
 
 
 def _find_fault(params: JSONObject, capabilities: object) -> str | None:

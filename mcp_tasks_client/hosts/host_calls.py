@@ -33,7 +33,7 @@ from ..protocol.replies import Reply, RpcError, is_url_key
 from ..sessions.base import INVALID_PARAMS, Limits
 from .host_call import HostCall, can_be_asked, questions_for, result_for
 
-__all__ = ["HostCalls", "MadeCall", "make_engine", "make_limits"]
+__all__ = ["HostCalls", "MadeCall", "make_engine", "make_limits", "refuse"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -81,6 +81,11 @@ class MadeCall:
     """The result or the error of its request."""
 
 
+def refuse(fault: str) -> MadeCall:
+    """The reply to a call that is not made for a fault in its request."""
+    return MadeCall(RpcError(INVALID_PARAMS, fault, None))
+
+
 class HostCalls:
     """The calls of one host, each made in the task that asks for it."""
 
@@ -98,7 +103,7 @@ class HostCalls:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
         """
         if call.fault is not None:
-            return MadeCall(RpcError(INVALID_PARAMS, call.fault, None))
+            return refuse(call.fault)
         if call.declined:
             return MadeCall(as_rpc_error(InputUnansweredError(_DECLINED)))
         try:

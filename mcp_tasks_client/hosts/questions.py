@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
-from ..questions.answers import NoAnswerError, check_answer
+from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import InputContext, Inputs
 from .host_call import ASKED_BY, can_be_asked
 
@@ -66,5 +66,4 @@ def read_answer(request: JSONObject, answer: JSONObject | RpcError) -> JSONObjec
     """
     if isinstance(answer, RpcError):
         raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
-    check_answer(request, answer)
-    return answer
+    return fit_answer(request, answer)

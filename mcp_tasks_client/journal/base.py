@@ -109,7 +109,7 @@ class Instruction(NamedTuple):
     """Its subject, such as one question. Any text. A record keeps the first instruction of each name."""
 
     body: str
-    """JSON text; empty once it was heeded."""
+    """JSON text. Of one that was heeded, what tells it from others: see :meth:`Journal.save`."""
 
     at: float
     """When it was left, in seconds since the epoch."""
@@ -225,7 +225,9 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         """Store a record as it now is, new or not (by ``record_id``).
 
         The fence is compared and the record written in one transaction. A save changes neither fence nor
@@ -236,8 +238,8 @@ class Journal(ABC):
             known: It was stored before, so that it is not new but forgotten if it is not there. What a call
                 is made with is then stored already, and the same: scope, key, tool, digest, label,
                 application, origin and ``created_at``.
-            heeded: The name of an instruction that the state has become by. In the same transaction it is
-                marked as heeded, and its body is forgotten.
+            heeded: An instruction that the state has become by. In the same transaction the stored one of its
+                name is marked as heeded, and gets its body: a digest of an answer, which is private.
 
         Raises:
             DrivenElsewhereError: It was taken since (its fence is not the stored one), or it is known and not

@@ -129,12 +129,15 @@ class SqlJournal(Journal):
         is_given = standing == tuple(columns[name] for name in Row._fields)
         return record if is_given else standing.record(self._codec)
 
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         """Store a record as it now is, new or not, and commit it."""
         row = changing_columns(record, self._codec) if known else columns_of(record, self._codec)
         heed: tuple[str, ...] = ()
         if heeded is not None:
-            row["instruction_name"], heed = escape(heeded), ("heed",)
+            row["instruction_name"], heed = escape(heeded.name), ("heed",)
+            row["instruction_body"] = encoded(escape(heeded.body), self._codec)
 
         def read(found: Found) -> None:
             if not found[0]:

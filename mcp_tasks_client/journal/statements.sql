@@ -10,7 +10,7 @@
 --   {in_scope}               of one scope; true for all scopes
 --   {has_outcome}            the row stored is an outcome that no host has received: a task to observe has a due_at
 --   {changed}                the statement tells which of the given rows it changed
---   {skip_locked}, {for_share}  locks of rows, in PostgreSQL
+--   {skip_locked}, {in_turn}  locks of rows, in PostgreSQL
 --   {notify}                 in PostgreSQL, tells the listeners of other processes, and returns rows
 --   {their_lease}, {database_start}  leases, which last longer where the database was down
 --   {now}                    the database's clock, in seconds since the epoch
@@ -51,8 +51,8 @@ WHERE stored.record_id = given.record_id AND stored.fence = given.fence
 
 -- name: heed
 -- The instructions that are now part of the state of these records. After "save" or "save_known", of the same fence.
-UPDATE {schema}.instructions AS instruction SET body = '', heeded = 1
-FROM {given record_id, fence, instruction_name}
+UPDATE {schema}.instructions AS instruction SET body = given.instruction_body, heeded = 1
+FROM {given record_id, fence, instruction_name, instruction_body}
 JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
 WHERE instruction.record_id = given.record_id AND instruction.name = given.instruction_name;
 
@@ -179,12 +179,13 @@ DELETE FROM {schema}.records WHERE record_id IN (
 -- ── instructions ───────────────────────────────────────────────────────────────────────────────
 
 -- name: instruct
--- Of each name the first, if the record is there and has not ended. {for_share}: it does not end meanwhile.
+-- Of each name the first, if the record is there and has not ended. {in_turn}: it does not end meanwhile, and
+-- instructions of one record are numbered in the order of their commits.
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
 SELECT stored.record_id, given.name, given.body, given.at, 0
 FROM {given record_id, name, body, at} JOIN {schema}.records AS stored ON stored.record_id = given.record_id
 WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})
-{for_share}
+{in_turn}
 ON CONFLICT DO NOTHING
 {notify};
 

@@ -10,7 +10,7 @@ from mcp_types import INTERNAL_ERROR
 from . import JSONObject, MalformedError
 from .integers import read_integer
 from .task import LONGEST_STATE, UNKNOWN, Task, read_state, read_task
-from .text import is_encodable
+from .text import excerpt, is_encodable
 
 __all__ = [
     "CallReply",
@@ -116,14 +116,24 @@ def reply_fields(reply: Reply) -> JSONObject:
 
 
 def read_rpc_error(raw: object) -> RpcError:
-    """The JSON-RPC error in ``raw``. Parts that are missing or of another type become empty."""
+    """The JSON-RPC error in ``raw``. Parts that are missing or of another type become empty.
+
+    Where there is no message, what came in its place is the message, bounded.
+    """
     error: JSONObject = raw if isinstance(raw, dict) else {}
     message = error.get("message")
     return RpcError(
         code=read_integer(error.get("code")),
-        message=message if isinstance(message, str) else "",
+        message=message if isinstance(message, str) else _reason_in(raw),
         data=error.get("data"),
     )
+
+
+def _reason_in(raw: object) -> str:
+    if isinstance(raw, dict):
+        is_kept = {"data", "code"} if isinstance(raw.get("code"), int | float) else {"data"}
+        raw = {name: value for name, value in raw.items() if name not in is_kept}
+    return excerpt(raw) if raw else ""
 
 
 def read_url_requests(data: object) -> JSONObject | None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from . import JSONObject, MalformedError
-from .text import is_encodable, quote, shorten
+from .text import excerpt, is_encodable, quote, shorten
 
 __all__ = ["LONGEST_STATE", "TERMINAL_STATUSES", "UNKNOWN", "Task", "TaskStatus", "read_state", "read_task"]
 
@@ -90,7 +90,7 @@ _OPTIONAL: Final[Mapping[str, Callable[[object], Any]]] = {
     "pollIntervalMs": _milliseconds,
     "inputRequests": _object,
     "result": _object,
-    "error": _object,
+    "error": lambda value: value if isinstance(value, dict) else {"message": excerpt(value)},
     "requestState": read_state,
 }
 """How each optional field of a task is read; what the reader makes ``None`` of counts as absent."""
@@ -135,7 +135,7 @@ class Task(BaseModel):
     """The final result as it came, in ``completed``."""
 
     error: JSONObject | None = None
-    """The JSON-RPC error as it came, in ``failed``."""
+    """The JSON-RPC error as it came, in ``failed``. Of what is no object, the beginning is the message."""
 
     request_state: str | None = None
     """Opaque text of an earlier draft that some servers still send; echoed in later requests."""

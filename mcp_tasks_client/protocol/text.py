@@ -13,13 +13,17 @@ from typing import Final
 
 from . import MalformedError
 
-__all__ = ["digest", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
+__all__ = ["digest", "excerpt", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
+
+LONGEST_EXCERPT: Final = 1000
+"""Characters that are kept of what a server sent in place of a text, at most."""
 
 LONGEST_QUOTE: Final = 300
 """Characters of foreign text that one message quotes, at most."""
 
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _LOOKS_ENCODED: Final = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
+_MAY_HAVE_FLOATS: Final = re.compile(r"\d[.e]")
 _SORTED_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -32,9 +36,13 @@ def quote(text: str, task_id: str | None = None) -> str:
     """
     # The cut comes first, so that a text of megabytes costs nothing, and leaves room for escapes.
     cut = len(text) > LONGEST_QUOTE
-    text = redact(text[: 4 * LONGEST_QUOTE], task_id)
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = _in_one_line(redact(text[: 4 * LONGEST_QUOTE], task_id))
     return f"{line[:LONGEST_QUOTE]}…" if cut or len(line) > LONGEST_QUOTE else line
+
+
+def excerpt(value: object) -> str:
+    """What a server sent in place of a text, as one of bounded length: a text as it is, all else as JSON."""
+    return (value if isinstance(value, str) else json.dumps(value))[:LONGEST_EXCERPT]
 
 
 def name_tool(tool: str | None) -> str:
@@ -43,8 +51,12 @@ def name_tool(tool: str | None) -> str:
 
 
 def shorten(task_id: str) -> str:
-    """Enough of a task ID to recognise it in a log, too little to use it."""
-    return f"{task_id[: min(8, len(task_id) // 3)]}…"
+    """Enough of a task ID to recognise it in a log, too little to use it. Printable, and in one line."""
+    return f"{_in_one_line(task_id[: min(8, len(task_id) // 3)])}…"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def redact(text: str, task_id: str | None) -> str:
@@ -84,7 +96,17 @@ def header_value(value: str) -> str:
 def digest(value: object) -> str:
     """SHA-256, in hex, of ``value`` as JSON with sorted keys: equal for equal JSON.
 
+    ``1`` and ``1.0`` are equal numbers there, and ``true`` is none.
+
     Raises:
         TypeError: ``value`` holds something that has no JSON form.
     """
-    return hashlib.sha256(_SORTED_JSON.encode(value).encode()).hexdigest()
+    text = _SORTED_JSON.encode(value)
+    if _MAY_HAVE_FLOATS.search(text):
+        text = _SORTED_JSON.encode(json.loads(text, parse_float=_number))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -28,9 +28,10 @@ from ..protocol.text import is_encodable, quote
 __all__ = [
     "NoAnswerError",
     "QuestionParams",
-    "check_answer",
     "check_form",
     "dump_answer",
+    "fill_form",
+    "fit_answer",
     "note_pattern",
     "read_params",
 ]
@@ -79,8 +80,10 @@ def read_params(request: JSONObject) -> QuestionParams | None:
             raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
 
 
-def check_answer(request: JSONObject, answer: JSONObject) -> None:
-    """See that an answer fits its request. Both are in their form on the wire.
+def fit_answer(request: JSONObject, answer: JSONObject) -> JSONObject:
+    """The answer to send: the one given, filled as by :func:`fill_form`, if it fits its request.
+
+    Both are in their form on the wire.
 
     Raises:
         NoAnswerError: It does not fit. The message says what is wrong, and quotes nothing of the answer.
@@ -96,10 +99,26 @@ def check_answer(request: JSONObject, answer: JSONObject) -> None:
         raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
     params = request.get("params")
     if not (isinstance(result, ElicitResult) and result.action == "accept" and _is_form(params)):
-        return
-    problem_of_form = check_form(result.content or {}, _read(ElicitRequestFormParams, params))
+        return answer
+    form = _read(ElicitRequestFormParams, params)
+    content = fill_form(answer.get("content") or {}, form)
+    problem_of_form = check_form(content, form)
     if problem_of_form is not None:
         raise NoAnswerError(f"the answer does not match the requestedSchema, {problem_of_form}")
+    return {**answer, "content": content} if content else answer
+
+
+def fill_form(content: JSONObject, form: ElicitRequestFormParams) -> JSONObject:
+    """The content of a form with the default of each required field that it leaves out.
+
+    An optional field that is left out is an answer of its own.
+    """
+    fields, required = (form.requested_schema.get(name) for name in ("properties", "required"))
+    if not (isinstance(fields, dict) and isinstance(required, list)):
+        return content
+    left_out = [name for name in required if isinstance(name, str) and name not in content]
+    described = {name: fields[name] for name in left_out if isinstance(fields.get(name), dict)}
+    return {**{name: one["default"] for name, one in described.items() if "default" in one}, **content}
 
 
 def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None:

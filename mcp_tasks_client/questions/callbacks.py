@@ -38,7 +38,7 @@ from ..machine.record import TaskReference
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.task import Task
-from .answers import NoAnswerError, QuestionParams, check_form, dump_answer, read_params
+from .answers import NoAnswerError, QuestionParams, check_form, dump_answer, fill_form, read_params
 from .question import Question
 
 __all__ = [
@@ -215,7 +215,7 @@ class Callbacks(Inputs):
         if form is None or result.action != "accept":
             # The content belongs to an accepted form only.
             return _dump("elicitation", result.model_copy(update={"content": None}))
-        content = result.content or {}
+        content = fill_form(result.content or {}, form)
         problem = check_form(content, form)
         if problem is not None:
             raise NoAnswerError(

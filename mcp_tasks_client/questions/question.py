@@ -26,7 +26,7 @@ from ..machine.record import TaskRecord
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.text import digest
-from .answers import NoAnswerError, QuestionParams, check_answer, dump_answer, read_params
+from .answers import NoAnswerError, QuestionParams, dump_answer, fit_answer, read_params
 
 __all__ = [
     "CANCEL",
@@ -34,6 +34,7 @@ __all__ = [
     "Question",
     "TakesAnswers",
     "answer_instruction",
+    "as_heeded",
     "asked_under",
     "instructed_key",
     "leave_answer",
@@ -108,7 +109,8 @@ class Question:
         Raises:
             InvalidAnswerError: The answer does not fit the question. Nothing was committed.
             AlreadyAnsweredError: Somebody was faster. Nothing was committed.
-            QuestionWithdrawnError: Nobody waits for an answer any more. Nothing was committed.
+            QuestionWithdrawnError: Nobody waits for an answer any more, or the call is being cancelled. The
+                answer is not sent.
             JournalError: The answer could not be committed.
             TasksClientError: The question was pickled, or its client is closed.
         """
@@ -120,6 +122,8 @@ class Question:
 
     async def accept(self, content: dict[str, Any] | None = None) -> None:
         """Accept an elicitation: with the content of its form, or without any if it asks for a URL.
+
+        A required field that is left out has the form's default.
 
         Raises:
             TasksClientError: As from :meth:`answer`.
@@ -267,6 +271,20 @@ def answer_instruction(record_id: str, asked: states.Question, answer: JSONObjec
     return Instruction(question_id(record_id, asked), json.dumps(answer, sort_keys=True), at)
 
 
+def as_heeded(instruction: Instruction) -> Instruction:
+    """The instruction as it stands once it was heeded: instead of an answer, which is private, its digest.
+
+    By the digest a person who was cut off learns whose answer it was.
+    """
+    if instruction.heeded:
+        return instruction
+    try:
+        body = digest(json.loads(instruction.body))
+    except (ValueError, RecursionError):
+        body = ""  # a wish to cancel, or no answer at all
+    return instruction._replace(body=body, heeded=True)
+
+
 def instructed_key(record: TaskRecord, name: str) -> str | None:
     """The server's key of the question that an instruction answers; ``None`` if it needs no answer."""
     questions = states.questions_of(record.state)
@@ -285,23 +303,56 @@ async def leave_answer(
     Raises:
         InvalidAnswerError: The answer does not fit the question.
         AlreadyAnsweredError: Another answer was first.
-        QuestionWithdrawnError: The server no longer waits for an answer.
+        QuestionWithdrawnError: The server no longer waits for an answer, or the call is being cancelled.
         JournalError: The answer could not be committed.
     """
-    asked = check_open(record, name, answer)
+    asked, answer = check_open(record, name, answer)
     assert record is not None
-    if any(one.name == CANCEL for one in await journal.instructions(record.record_id)):
-        raise _withdrawn("its call is being cancelled")
     left = answer_instruction(record.record_id, asked, answer, at)
     standing = await journal.instruct(record.record_id, left)
     if standing is None:
-        raise _withdrawn("its call is over")
-    if standing != left:
-        raise _already_answered(same=standing.body == left.body)
+        raise QuestionWithdrawnError(
+            "This question waits for no answer: its call has ended meanwhile. Unless the journal was out of "
+            "reach for a moment, nothing was sent."
+        )
+    if standing not in (left, as_heeded(left)):
+        raise _already_answered(same=as_heeded(standing).body == as_heeded(left).body)
+    await _check_not_cancelled(journal, record.record_id, name)
 
 
-def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> states.Question:
-    """The question with this ``question_id``, if it is open and the answer fits it.
+async def _check_not_cancelled(journal: Journal, record_id: str, name: str) -> None:
+    """See that no wish to cancel the call came before the answer that was just left.
+
+    Of the two the driver heeds first the one that was left first. It sends no answer after a wish to cancel.
+
+    Raises:
+        QuestionWithdrawnError: One came before it.
+        JournalError: The journal could not be read.
+    """
+    # In this order, for what is heeded meanwhile is part of the record then.
+    left = [one.name for one in await journal.instructions(record_id)]
+    record = await journal.by_id(record_id)
+    is_first = CANCEL in left and name in left[left.index(CANCEL) :]
+    if is_first or (record is not None and _is_unsent(record, name)):
+        raise _withdrawn("its call is being cancelled")
+
+
+def _is_unsent(record: TaskRecord, name: str) -> bool:
+    """Whether a call is being cancelled, and the answer to this question was not sent before."""
+    match record.state:
+        case states.Observing(cancel=cancel, questions=questions) if cancel != "no":
+            asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
+            return asked is not None and (asked.unanswered or asked.stage == "answered")
+        case states.Finished(outcome=states.Cancelled(), task=None):
+            return True  # it had not begun
+        case _:
+            return False
+
+
+def check_open(
+    record: TaskRecord | None, name: str, answer: JSONObject
+) -> tuple[states.Question, JSONObject]:
+    """The question with this ``question_id``, and the answer to send, if it is open and the answer fits it.
 
     Raises:
         InvalidAnswerError: The answer does not fit the question.
@@ -315,16 +366,18 @@ def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> stat
     questions = states.questions_of(record.state)
     asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
     if asked is not None and not asked.unanswered:
-        raise _already_answered(same=asked.answer == answer)
+        with suppress(NoAnswerError):
+            answer = fit_answer(asked.request or {}, answer)
+        raise _already_answered(same=digest(asked.answer) == digest(answer))
     if asked is None or asked not in _waiting(record):
         raise _withdrawn("the server does not ask it any more")
     try:
-        check_answer(asked.request or {}, answer)
+        answer = fit_answer(asked.request or {}, answer)
     except NoAnswerError as error:
         raise InvalidAnswerError(f"The answer was not taken: {error}.") from None
     if is_url_key(asked.key) and answer.get("action") != "accept":
         raise InvalidAnswerError("A visit before the call cannot be declined to the server. Cancel the call.")
-    return asked
+    return asked, answer
 
 
 def _withdrawn(why: str) -> QuestionWithdrawnError:

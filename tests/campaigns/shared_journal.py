@@ -29,10 +29,10 @@ class Watch(Protocol):
     def enrolled(self, lease: Lease) -> None:
         """A process stored its lease."""
 
-    def saved(self, record: TaskRecord, fence: int | None, heeded: str | None = None) -> None:
+    def saved(self, record: TaskRecord, fence: int | None, heeded: Instruction | None = None) -> None:
         """A record was stored, over one with that fence if there was one.
 
-        ``heeded`` names the instruction that has become part of its state, if one has.
+        ``heeded`` is the instruction that has become part of its state, if one has.
         """
 
     def removed(self, record: TaskRecord) -> None:
@@ -140,7 +140,9 @@ class ProcessJournal(Journal):
             self._note_saved(record)
         return standing
 
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         await self._write()
         await self._records.save(record, known=known, heeded=heeded)
         self._note_saved(record, heeded)
@@ -281,7 +283,7 @@ class ProcessJournal(Journal):
             self._records.deliver(at, fences, keep_until=keep_until)
         self._delivered.clear()
 
-    def _note_saved(self, record: TaskRecord, heeded: str | None = None) -> None:
+    def _note_saved(self, record: TaskRecord, heeded: Instruction | None = None) -> None:
         fence = self._fences.get(record.record_id)
         self._fences[record.record_id] = record.fence
         if self._watch is not None:

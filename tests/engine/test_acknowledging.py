@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError, TaskFailedError, TasksClientError, WaitTimeoutError
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.inbox import Inbox
+from mcp_tasks_client.journal.row import driven_elsewhere
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.testing import FaultPlan, ManualClock, failed, raising, scripted_client, working
 from tests._requirements import requirement
 from tests._results import text
@@ -123,6 +127,57 @@ async def test_a_call_that_is_not_in_the_journal_can_be_acknowledged_once_it_has
         await client.acknowledge(handle)
         assert text(await handle) == "at once"
         assert await client.records() == []
+
+
+@requirement("law:15")
+@pytest.mark.parametrize("way", ["handle", "client", "inbox"])
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_what_the_journal_does_not_show_is_acknowledged_only_where_that_forgets_it(
+    world: World, key: str | None, way: str
+) -> None:
+    """A record that was removed, or that row-level security hides: a keyed one would have stayed."""
+    async with world.client() as client, Inbox(world.journal) as inbox:
+        handle = await finished(world, client, key)
+        (record,) = await client.records()
+        acknowledge = {
+            "handle": handle.acknowledge,
+            "client": lambda: client.acknowledge(record),
+            "inbox": lambda: inbox.acknowledge(record),
+        }[way]
+        await world.journal.remove(record)
+        if key is None:
+            await acknowledge()
+            return
+        with pytest.raises(JournalError, match=r"does not show the call of 'tool'.*Nothing was noted"):
+            await acknowledge()
+
+
+@requirement("law:15")
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_a_journal_that_shows_a_call_and_does_not_let_it_be_written_is_told_of(key: str | None) -> None:
+    """As where row-level security lets a user read, and not write."""
+
+    class ReadOnly(MemoryJournal):
+        is_open_to_writes = True
+
+        async def save(self, record: TaskRecord, **options: Any) -> None:
+            if not self.is_open_to_writes:
+                raise driven_elsewhere(record.tool)
+            await super().save(record, **options)
+
+        async def remove(self, record: TaskRecord) -> None:
+            if self.is_open_to_writes:
+                await super().remove(record)
+
+    world = World()
+    world.journal = journal = ReadOnly()
+    async with world.client() as client, Inbox(journal) as inbox:
+        await finished(world, client, key)
+        (record,) = await inbox.records()
+        journal.is_open_to_writes = False
+        with anyio.fail_after(5), pytest.raises(JournalError, match=r"may write\. Nothing was noted"):
+            await inbox.acknowledge(record)
+        journal.is_open_to_writes = True
 
 
 @requirement("law:5")

@@ -26,11 +26,12 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.inbox import Inbox
-from mcp_tasks_client.journal.base import Journal, Listener
+from mcp_tasks_client.journal.base import Instruction, Journal, Listener
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
+from mcp_tasks_client.machine.record import TaskRecord, reference_of
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.questions.question import Question
+from mcp_tasks_client.questions.question import CANCEL, Question
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.testing import (
     FaultPlan,
@@ -271,6 +272,81 @@ async def test_a_parked_call_that_was_answered_goes_on_when_it_is_taken_up(
         assert text(await caught.value.handle.result()) == "Ada"
 
 
+async def _follow(handle: TaskHandle) -> str:
+    return [task.status async for task in handle.updates()][-1]
+
+
+async def _refresh(handle: TaskHandle) -> str:
+    while (task := await handle.refresh()).status != "completed":
+        pass
+    return task.status
+
+
+async def _take_out(handle: TaskHandle) -> str:
+    async with handle.outcome() as result:
+        return text(result)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tells", [False, True], ids=["untold", "told"])
+@pytest.mark.parametrize(
+    ("wait", "end"),
+    [
+        (TaskHandle.result, None),
+        (_follow, "completed"),
+        (_refresh, "completed"),
+        (_take_out, "Ada"),
+    ],
+    ids=["result", "updates", "refresh", "outcome"],
+)
+async def test_what_parked_a_call_is_not_told_once_it_was_answered(
+    server: ScriptedServer,
+    make_journal: Callable[[], Journal],
+    wait: Callable[[TaskHandle], Any],
+    end: str | None,
+    tells: bool,
+) -> None:
+    async with clients(server, make_journal, {}, {}) as (client, other):
+        handle = await client.start_tool("sign")
+        question = await first_question(other)
+        while (record := (await client.records())[0]).owner is not None:
+            await anyio.sleep(0.01)
+        if tells:
+            with pytest.raises(InputUnansweredError):
+                await wait(handle)
+        await other.answer(question.question_id, ADA)
+        assert record.status == "input_required"
+        ended = await wait(handle)
+        assert (text(ended) if end is None else ended) == (end or "Ada")
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_what_parked_a_call_before_its_task_is_not_told_once_it_was_answered(
+    server: ScriptedServer, make_journal: Callable[[], Journal], key: str | None
+) -> None:
+    async with clients(server, make_journal, {}) as (client,):
+        with pytest.raises(InputUnansweredError) as raised:
+            await client.start_tool("ask_first", idempotency_key=key)
+        handle, (question,) = raised.value.handle, raised.value.questions
+        assert isinstance(handle, TaskHandle)
+        await question.accept({"name": "Ada"})
+        assert await _follow(handle) == "completed"
+
+
+@requirement("law:3")
+async def test_who_repeats_a_call_under_its_key_is_not_told_what_was_answered_meanwhile(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, {}, {}) as (client, other):
+        await client.start_tool("sign", idempotency_key=KEY)
+        question = await first_question(other)
+        while (await client.records())[0].owner is not None:
+            await anyio.sleep(0.01)
+        await other.answer(question.question_id, ADA)
+        assert text(await client.call_tool("sign", idempotency_key=KEY)) == "Ada"
+
+
 @requirement("law:3", "law:5")
 async def test_what_is_answered_while_nobody_drives_is_sent_by_whoever_resumes(
     server: ScriptedServer, make_journal: Callable[[], Journal]
@@ -361,6 +437,23 @@ async def test_what_the_next_round_asks_has_another_name_though_no_time_has_pass
     assert results == ["done"]
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("key", [KEY, None])
+@pytest.mark.parametrize("tool", ["sign", "ask_first"])
+async def test_who_accepts_a_form_as_it_stands_gives_the_defaults_of_its_required_fields(
+    server: ScriptedServer, make_journal: Callable[[], Journal], tool: str, key: str | None
+) -> None:
+    who = form("Who are you?", name={"type": "string", "default": "Ada"})
+    quick: Any = {"poll_interval_ms": 20, "settle_s": 0.01}
+    server.tool("sign", [ask("who", who), complete(named)], **quick)
+    server.tool("ask_first", [ask_first({"who": who}), complete(named)], **quick)
+    async with clients(server, make_journal, LATER) as (client,), anyio.create_task_group() as tasks:
+        results: list[str] = []
+        tasks.start_soon(call, client, tool, key, results)
+        await (await first_question(client)).accept({})
+    assert results == ["Ada"]
+
+
 # ── the first answer counts ───────────────────────────────────────────────────────────────────
 
 
@@ -431,6 +524,134 @@ async def test_whoever_is_late_is_told_whether_the_answer_is_the_same(
                 await other.answer(question.question_id, answer)
             assert late.value.same is same
             assert "Ada" not in str(late.value)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize(("answer", "same"), [(ADA, True), (BOB, False)], ids=["equal", "other"])
+async def test_whoever_is_late_is_told_whether_the_answer_is_the_same_though_it_was_heeded_meanwhile(
+    server: ScriptedServer, answer: ElicitResult, same: bool
+) -> None:
+    journal = ProbedJournal()
+    async with clients(server, lambda: journal, LATER, {}) as (driver, other):
+        handle = await driver.start_tool("sign_slowly")
+        question = await first_question(other)
+
+        async def be_late() -> None:
+            await driver.answer(question.question_id, ADA)
+            while await journal.instructions(question.record_id):
+                await anyio.sleep(0.01)
+
+        journal.before("instruct", be_late, nth=1)
+        with pytest.raises(AlreadyAnsweredError) as late:
+            await other.answer(question.question_id, answer)
+        assert late.value.same is same
+        await handle.cancel()
+
+
+class CutOff(MemoryJournal):
+    """Leaves the first instruction twice, as where the reply was lost. Others go on in between."""
+
+    def __init__(self, is_over: Callable[[TaskRecord | None], bool]) -> None:
+        super().__init__()
+        self._is_over = is_over
+        self._was_cut = False
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        standing = await super().instruct(record_id, instruction)
+        if self._was_cut:
+            return standing
+        self._was_cut = True
+        while await self.instructions(record_id) or not self._is_over(await self.by_id(record_id)):
+            await anyio.sleep(0.01)
+        return await super().instruct(record_id, instruction)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tool", ["sign_slowly", "ask_first"])
+async def test_who_was_cut_off_while_the_answer_was_heeded_is_told_that_it_counts(
+    server: ScriptedServer, tool: str
+) -> None:
+    server.tool("ask_first", [ask_first({"who": WHO}), work(60), complete(named)], poll_interval_ms=20)
+    journal = CutOff(lambda record: record is not None and record.task_id is not None)
+    async with (
+        clients(server, lambda: journal, LATER, {}) as (driver, other),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call, driver, tool, KEY, [])
+        question = await first_question(other)
+        await other.answer(question.question_id, ADA)
+        assert server.witness.log("tasks/update" if tool == "sign_slowly" else "tools/call")
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_was_cut_off_until_the_call_had_ended_is_not_told_that_nothing_was_sent(
+    server: ScriptedServer,
+) -> None:
+    journal = CutOff(lambda record: record is None or record.finished)
+    async with clients(server, lambda: journal, LATER, {}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        question = await first_question(other)
+        with pytest.raises(QuestionWithdrawnError, match="Unless the journal was out of reach"):
+            await other.answer(question.question_id, ADA)
+        assert text(await handle.result()) == "Ada"
+
+
+# ── an answer and a cancel at once ────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("by", ["an inbox", "the driver"])
+@pytest.mark.parametrize("tool", ["sign_slowly", "ask_first"])
+async def test_whose_answer_comes_after_a_cancel_is_told_that_it_is_not_sent(
+    server: ScriptedServer, tool: str, by: str
+) -> None:
+    journal = ProbedJournal()
+    async with (
+        clients(server, lambda: journal, LATER, {}) as (driver, other),
+        Inbox(journal) as inbox,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call_and_lose, driver, tool)
+        question = await first_question(other)
+        record = await inbox.record(question.record_id)
+        assert record is not None
+
+        async def cancel_first() -> None:
+            if by == "an inbox":
+                await inbox.cancel(record)
+            else:
+                await (await driver.attach(reference_of(record))).cancel()
+
+        journal.before("instruct", cancel_first, when=lambda _, left: left.name != CANCEL, nth=1)
+        with pytest.raises(QuestionWithdrawnError):
+            await other.answer(question.question_id, ADA)
+    assert not server.witness.log("tasks/update")
+
+
+async def call_and_lose(client: TasksClient, tool: str) -> None:
+    with pytest.raises(TaskCancelledError):
+        await client.call_tool(tool, idempotency_key=KEY)
+
+
+@requirement("law:3", "law:8")
+async def test_an_answer_that_was_left_before_a_cancel_is_sent_before_it() -> None:
+    """Both are found at once. Its person was told that it counts, and the next question is not put."""
+    asks = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
+    world, asked = World(gets={TASK: [asks]}), Asked(STALL)
+    world.journal = DeafForAWhile()
+    async with world.client(elicitation=asked) as client, Inbox(world.journal) as inbox:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(1)
+        (question,) = await inbox.questions()
+        (record,) = await inbox.records()
+        world.journal.is_deaf = True
+        await question.answer(YES)
+        world.journal.is_deaf = False
+        await inbox.cancel(record)
+        await world.clock.advance(0)
+        sent = [one.method for one in world.server.sent if one.method in ("tasks/update", "tasks/cancel")]
+        assert sent == ["tasks/update", "tasks/cancel"]
+        del handle
 
 
 @requirement("law:3")

@@ -141,6 +141,23 @@ async def test_fields_name_the_call_and_neither_they_nor_the_line_hold_the_task_
         assert TASK not in f"{record.getMessage()} {record.__dict__}"
 
 
+@requirement("law:9")
+async def test_a_task_id_that_holds_escape_sequences_and_line_breaks_reaches_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wild = "\x1b[2J\n\u202eAll is well. " + "x" * 30
+    refused = CredentialRefusedError("HTTP 401.")
+    world = World(calls=[working(wild)], gets={wild: [LOST, input_required(wild, {"n": ASK}), refused]})
+    async with world.client(elicitation=Asked(YES)) as client:
+        handle = await client.start_tool("tool")
+        with pytest.raises(CredentialRefusedError) as raised:
+            await world.during(handle.result, 3600)
+        shown = [repr(handle), str(raised.value), repr(handle.task)]
+    shown += [str(value) for one in caplog.records for value in (one.getMessage(), one.__dict__["mcp_task"])]
+    assert len(shown) > 8
+    assert [one for one in shown if not one.isprintable()] == []
+
+
 async def test_thousands_of_polls_leave_no_line(caplog: pytest.LogCaptureFixture) -> None:
     world = World(gets={TASK: [FOREVER]})
     async with world.client() as client:

@@ -11,7 +11,13 @@ import pytest
 
 from mcp_tasks_client import idempotency_key
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.errors import ConnectionLostError, JournalError, OutcomeUnknownError, SessionError
+from mcp_tasks_client.errors import (
+    ConnectionLostError,
+    IdempotencyConflictError,
+    JournalError,
+    OutcomeUnknownError,
+    SessionError,
+)
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol.replies import CallReply
@@ -283,3 +289,16 @@ async def test_a_key_that_is_no_argument_is_the_same_key(way: str) -> None:
         assert text(await world.call(client, idempotency_key=KEY)) == "done"
     (sent,) = world.server.log("tools/call")
     assert sent.call.meta == {"x": 1}
+
+
+@requirement("law:2")
+@pytest.mark.parametrize(("again", "joins"), [(1.0, True), (1, True), (True, False), ("1", False)])
+async def test_a_number_that_is_written_otherwise_is_the_same_argument(again: Any, joins: bool) -> None:
+    world = World(gets={TASK: [DONE]})
+    async with world.client() as client:
+        await world.call(client, arguments={"n": 1}, idempotency_key=KEY)
+        with nullcontext() if joins else pytest.raises(IdempotencyConflictError):
+            await world.call(client, arguments={"n": again}, idempotency_key=KEY)
+        await world.call(client, arguments={"n": 1.0})
+    sent = [repr(one.call.arguments) for one in world.server.log("tools/call")]
+    assert sent == ["{'n': 1}", "{'n': 1.0}"], "what is sent is as it was given"

@@ -22,7 +22,7 @@ from mcp_tasks_client.engine import process_lease
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal import thread
-from mcp_tasks_client.journal.base import Journal, Lease
+from mcp_tasks_client.journal.base import Instruction, Journal, Lease
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, text_result, working
@@ -192,7 +192,7 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
     """An extension has no close, and one of its records may not have been released."""
 
     class Stuck(SqliteJournal):
-        async def save(self, record: Any, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(self, record: Any, *, known: bool = False, heeded: Instruction | None = None) -> None:
             if known and record.owner is None:
                 raise JournalError("A page is damaged.")
             await super().save(record, known=known, heeded=heeded)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any, Final
 
 import anyio
+import httpx
+import httpx2
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import JournalError, MemoryJournal, idempotency_key
+from mcp_tasks_client import JournalError, MemoryJournal, TasksHttpTransport, idempotency_key
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.call_options import read_options
 from mcp_tasks_client.testing import (
@@ -23,7 +26,9 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests.kit.json_rpc_host import URL, JsonRpcHost, asking_server, count, hosted, recorded
+from tests._requirements import requirement
+from tests.kit.json_rpc_host import CURRENT, OLDER, URL, JsonRpcHost, asking_server, count, hosted, recorded
+from tests.kit.ways import streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +159,139 @@ async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the
         assert (await with_meta(host, "plain", "k"))["error"]["message"] == "the disk is full"
         assert "result" in await with_meta(host, "plain", "k")
     assert count(server, "tools/call") == 2
+
+
+# ── a key that cannot be kept ─────────────────────────────────────────────────────────────────
+
+
+def with_id(request_id: Any) -> Any:
+    return lambda body: {**body, "id": request_id}
+
+
+def with_params(**params: Any) -> Any:
+    return lambda body: {**body, "params": {**body["params"], **params}}
+
+
+NOT_TAKEN: Final[dict[str, tuple[Any, str]]] = {
+    "a task of the host's": (with_params(task={"ttl": 1}), "a task that the host follows itself"),
+    "no tool": (with_params(name=7), "name no tool"),
+    "ID 1.0": (with_id(1.0), "id is neither a text nor an integer"),
+    "ID true": (with_id(True), "id is neither a text nor an integer"),
+    "ID []": (with_id([]), "id is neither a text nor an integer"),
+    "no ID": (with_id(None), "id is neither a text nor an integer"),
+    "another JSON-RPC": (lambda body: {**body, "jsonrpc": "1.0"}, "not one JSON-RPC 2.0 message"),
+    "several messages": (lambda body: [body, body], "not one JSON-RPC 2.0 message"),
+}
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def library(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("version", [CURRENT, OLDER])
+@pytest.mark.parametrize("way", ["meta", "block"])
+@pytest.mark.parametrize("fault", NOT_TAKEN)
+async def test_a_keyed_call_that_is_not_taken_is_refused(
+    library: Any, fault: str, way: str, version: str, accept: str
+) -> None:
+    server, (change, why) = asking_server(), NOT_TAKEN[fault]
+    async with hosted(server, library=library, host_options={"accept": accept, "version": version}) as host:
+        body = change(host.body("plain", meta={META: "k"} if way == "meta" else {}))
+        headers = {**host.headers, "Mcp-Method": "tools/call", "Mcp-Name": "plain"}
+        for _ in range(2):
+            with idempotency_key("k") if way == "block" else nullcontext():
+                response = await host.client.post(URL, content=json.dumps(body), headers=headers)
+            answer = host.read(response)
+            assert response.headers["content-type"] == accept
+            assert answer["error"]["code"] == -32602
+            assert why in answer["error"]["message"]
+            assert json.dumps(answer["id"]) == json.dumps(body["id"] if isinstance(body, dict) else None)
+    assert count(server, "tools/call") == 0
+
+
+@requirement("law:2")
+async def test_a_keyed_call_in_a_body_that_is_not_declared_as_json_is_refused(library: Any) -> None:
+    server = asking_server()
+    async with hosted(server, library=library) as host:
+        content = json.dumps(host.body("plain", meta={META: "k"}))
+        for encoded in (content.encode(), content.encode("utf-16"), b"\n" + content.encode()):
+            headers = {**host.headers, "Content-Type": "text/plain"}
+            answer = host.read(await host.client.post(URL, content=encoded, headers=headers))
+            assert answer["error"]["code"] == -32602
+            assert "not declared as JSON" in answer["error"]["message"]
+    assert server.witness.arrivals == []
+
+
+@requirement("law:2")
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.replace("tools/call", "tools\\/call").encode(),
+        lambda text: text.replace("tools/call", "\\u0074ools/call").encode(),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-32-be"),
+        lambda text: text.encode("utf-8-sig"),
+    ],
+    ids=["escaped", "escaped letter", "utf-16", "utf-32", "utf-8 with a mark"],
+)
+async def test_a_keyed_call_is_taken_in_whichever_way_its_json_is_written(library: Any, encode: Any) -> None:
+    server = asking_server()
+    async with hosted(server, library=library) as host:
+        for _ in range(2):
+            content = encode(json.dumps(host.body("plain", meta={META: "k"})))
+            response = await host.client.post(URL, content=content, headers=host.headers)
+            assert "result" in host.read(response)
+    assert count(server, "tools/call") == 1
+
+
+async def test_a_body_without_a_key_passes_as_it_is(library: Any) -> None:
+    sent: list[bytes] = []
+
+    def answer(request: Any) -> Any:
+        sent.append(request.content)
+        return library.Response(202)
+
+    transport = TasksHttpTransport(library.MockTransport(answer), journal=MemoryJournal())
+    bodies = [
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b'{"method": "tools/call"}',
+        b'[{"method": "tools/call"}, 1]',
+        b"\xff",
+    ]
+    async with library.AsyncClient(transport=transport) as client:
+        for kind in ("application/json", "text/plain"):
+            for body in bodies:
+                await client.post(URL, content=body, headers={"Content-Type": kind})
+    assert sent == bodies * 2
+
+
+@requirement("law:2")
+async def test_a_keyed_call_through_a_client_that_closes_is_not_made() -> None:
+    server = asking_server()
+    async with hosted(server) as host:
+        await host.client._transport._calls.aclose()
+        answer = await host.call("plain", meta={META: "k"})
+    assert "the client is closed" in answer["error"]["message"]
+    assert count(server, "tools/call") == 0
+
+
+@requirement("law:2")
+async def test_a_keyed_call_of_a_session_that_is_not_taken_is_refused() -> None:
+    server = asking_server()
+    async with streamed(server, journal=MemoryJournal()) as host:
+        answer = await host.call("plain", meta={META: "k"}, task={"ttl": 1})
+        assert answer["error"]["code"] == -32602
+        assert "a task that the host follows itself" in answer["error"]["message"]
+        host.version = "2025-06-18"
+        answer = await host.call("plain", meta={META: "k"})
+        assert answer["error"]["code"] == -32602
+        assert "at a version without tasks" in answer["error"]["message"]
+    assert count(server, "tools/call") == 0
 
 
 def test_a_block_ends_where_it_ends() -> None:

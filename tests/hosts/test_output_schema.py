@@ -39,8 +39,10 @@ each_way = pytest.mark.parametrize("way", [by_client, by_client_with_extension, 
 @each_way
 async def test_a_wrong_result_is_an_error_by_default(way: Way) -> None:
     async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK) as call:
-        with pytest.raises(RemoteProtocolError, match="does not match the tool's output schema"):
+        with pytest.raises(RemoteProtocolError, match="does not match the tool's output schema") as raised:
             await call("tool")
+        assert "It is in the error's data" in str(raised.value)
+        assert raised.value.data["structuredContent"] == {"n": "three"}
 
 
 @each_way

@@ -80,6 +80,24 @@ async def test_a_task_that_asks_is_a_round_of_the_call_and_the_answer_goes_to_th
     server.witness.check()
 
 
+async def test_a_host_that_accepts_a_form_as_it_stands_gives_the_defaults_of_its_required_fields() -> None:
+    server = asking_server()
+    who = form("Who?", name={"type": "string", "default": "Ada"})
+    server.tool("asks", [asking("name", who), complete(text_result("done"))], poll_interval_ms=1)
+    async with hosted(server) as host:
+        asked = await ask(host, "asks")
+        assert text(await go_on(host, "asks", asked, {"name": {"action": "accept"}})) == "done"
+    (update,) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"name": accept("name")}
+    async with hosted(server) as client:
+        older = OlderJsonRpcHost(client, {"elicitation/create": {"result": {"action": "accept"}}})
+        client.version = OLDER
+        await older.initialize()
+        assert text(await older.call("asks")) == "done"
+    (_, update) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"name": accept("name")}
+
+
 async def test_the_host_is_asked_only_what_it_has_not_answered() -> None:
     server = asking_server()
     async with hosted(server) as host:

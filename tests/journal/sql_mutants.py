@@ -88,7 +88,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "whoever heeds one instruction heeds all": Mutant(
         "heed", " AND instruction.name = given.instruction_name"
     ),
-    "what was heeded keeps its body": Mutant("heed", "body = '', "),
+    "what was heeded keeps its body": Mutant("heed", "body = given.instruction_body, "),
     "a late owner forgets what was delivered": Mutant(
         "forget_delivered",
         "(record_id, fence) IN (SELECT record_id, fence FROM",
@@ -170,7 +170,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "WHERE stored.delivered_at IS NULL AND NOT ({has_outcome})",
         "WHERE true",
     ),
-    "a call that ends at the moment takes an instruction": Mutant("instruct", "{for_share}"),
+    "a call that ends at the moment takes an instruction": Mutant("instruct", "{in_turn}"),
     "the last instruction of a name counts": Mutant(
         "instruct",
         "ON CONFLICT DO NOTHING",
@@ -190,7 +190,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
 }
 
-_LOCKS: Final = ("{skip_locked}", "{for_share}", "{notify}")
+_LOCKS: Final = ("{skip_locked}", "{in_turn}", "{notify}")
 """What SQLite has no need of."""
 
 

@@ -20,6 +20,7 @@ from mcp_tasks_client.journal.copy.__main__ import _medium, copy, main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord
+from mcp_tasks_client.questions.question import as_heeded
 from mcp_tasks_client.testing.samples import finished, observing, record, with_key
 from tests.journal.files import raw
 
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyn
 
 SCHEMA = f"copied_{uuid.uuid4().hex}"
 YES, NO = Instruction("answer", '{"a":1}', 7.0), Instruction("answer", "{}", 8.0)
+AS_HEEDED = as_heeded(YES)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,7 @@ async def fill(journal: Journal) -> list[TaskRecord]:
             tasks.start_soon(journal.save, one)
     async with journal:
         await journal.instruct(given[0].record_id, YES)
-        await journal.save(replace(given[0]), known=True, heeded=YES.name)
+        await journal.save(replace(given[0]), known=True, heeded=AS_HEEDED)
         await journal.instruct(given[2].record_id, YES)
     return given
 
@@ -76,7 +78,7 @@ async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, pa
                 assert await journal.records(None) == expected
                 assert await with_key(journal, given[1].scope, "order-42") == given[1]
                 assert await journal.instructions(given[0].record_id) == []
-                assert await journal.instruct(given[0].record_id, NO) == YES._replace(body="", heeded=True)
+                assert await journal.instruct(given[0].record_id, NO) == AS_HEEDED
                 assert await journal.instructions(given[2].record_id) == [YES]
     with raw(path) as there, raw(back.path) as returned:
         for table in ("records", "instructions"):  # columns besides, by which records are found

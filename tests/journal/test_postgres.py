@@ -19,8 +19,10 @@ from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalSchemaError
 from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client.journal.postgres.dialect import POSTGRES, rows_json
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
+from mcp_tasks_client.journal.statements import Statements
 from mcp_tasks_client.journal.work import Work, group_jobs
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed
@@ -395,6 +397,33 @@ async def test_a_call_that_ends_at_the_moment_takes_no_answer(
                     await to_thread.run_sync(ending.commit)
     assert told == [None]
     assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
+
+
+@requirement("law:3")
+async def test_instructions_of_a_call_come_in_the_order_in_which_they_were_committed(
+    postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str
+) -> None:
+    """By it the driver tells whether an answer or a wish to cancel was first, and so does who answers."""
+    given, answer = record(state=observing()), Instruction("answer", "{}", 7.0)
+    statement = Statements(POSTGRES, schema)("instruct").text
+    cancel = {"record_id": given.record_id, "name": "cancel", "body": "", "at": 6.0}
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            await journal.save(given)
+            with psycopg.connect(postgres) as other:
+                other.execute(statement.encode(), {"rows": rows_json([cancel])})
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.instruct, given.record_id, answer)
+                    while not _waits_for_a_lock(postgres):
+                        await anyio.sleep(0.01)
+                    await to_thread.run_sync(other.commit)
+            left = await journal.instructions(given.record_id)
+    assert [one.name for one in left] == ["cancel", "answer"]
+
+
+def _waits_for_a_lock(postgres: str) -> bool:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        return connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone() is not None
 
 
 async def test_a_user_who_may_create_nothing_is_given_a_schema(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -18,12 +19,14 @@ import psycopg
 import pytest
 from anyio import to_thread
 
-from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.errors import AlreadyAnsweredError, DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.base import Instruction, Lease
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client.machine.states import Question
+from mcp_tasks_client.questions.question import as_heeded, leave_answer, open_questions
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record
 from tests._requirements import requirement
 from tests.postgres import PostgresServer, running_postgres
@@ -314,7 +317,7 @@ async def test_each_write_is_done_once_and_told_as_it_was(
     with cut_at_the_next_commit(monkeypatch, when):
         assert await journal.instruct(given.record_id, answer._replace(body="[]")) == answer
     with cut_at_the_next_commit(monkeypatch, when):
-        await journal.save(given, known=True, heeded="answer")
+        await journal.save(given, known=True, heeded=answer)
     assert await journal.instructions(given.record_id) == []
     taken = await journal.take(given.record_id, "b/1", await everybody(journal))
     assert taken is not None
@@ -330,6 +333,43 @@ async def test_each_write_is_done_once_and_told_as_it_was(
     with cut_at_the_next_commit(monkeypatch, when):
         await journal.remove(ended)
     assert await journal.records(SCOPE) == []
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("said", ["accept", "decline"])
+async def test_who_is_cut_off_while_the_answer_is_heeded_is_told_whose_it_was(
+    journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    requests = {
+        "k": {
+            "method": "elicitation/create",
+            "params": {"mode": "url", "message": "", "url": "https://x.example/", "elicitationId": "1"},
+        }
+    }
+    asked = Question(key="k", digest="d", request=requests["k"])
+    state = observing(status="input_required", inputRequests=requests)
+    given = record(state=replace(state, questions=(asked,)))
+    await journal.save(given)
+    (question,) = open_questions(given, None)
+    first = Instruction(question.question_id, json.dumps({"action": said}), 7.0)
+
+    def heed() -> None:
+        run(
+            server,
+            f"UPDATE {SCHEMA}.instructions SET body = %s, heeded = 1",
+            as_heeded(first).body,
+        )
+
+    if said == "decline":
+        await journal.instruct(given.record_id, first)
+    with cut_at_the_next_commit(monkeypatch, "committed", heed):
+        answering = leave_answer(journal, given, question.question_id, {"action": "accept"}, 7.0)
+        if said == "accept":
+            await answering
+            return
+        with pytest.raises(AlreadyAnsweredError) as late:
+            await answering
+    assert not late.value.same
 
 
 @each

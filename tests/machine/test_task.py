@@ -948,7 +948,9 @@ def test_completed_without_a_result_is_a_violation_and_no_empty_success(fields: 
             {"error": {"code": 5}, "statusMessage": "died"},
             Failed(code=5, message="died", status_message="died"),
         ),
-        ({"error": "boom"}, Failed(code=None, message="")),
+        ({"error": "boom"}, Failed(code=None, message="boom")),
+        ({"error": ["full", 7]}, Failed(code=None, message='["full", 7]')),
+        ({"error": {"reason": "full"}}, Failed(code=None, message='{"reason": "full"}')),
         ({}, Failed(code=None, message="")),
     ],
 )

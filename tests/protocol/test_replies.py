@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -119,13 +120,15 @@ def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: di
         ({"code": -32050, "message": "no", "data": {"a": 1}}, RpcError(-32050, "no", {"a": 1})),
         ({"code": -32603, "message": "no"}, RpcError(-32603, "no", None)),
         ({"code": 0, "message": "", "data": 0}, RpcError(0, "", 0)),
-        ({"code": "-32603", "message": 5}, RpcError(None, "", None)),
+        ({"code": "-32603", "message": 5}, RpcError(None, '{"code": "-32603", "message": 5}', None)),
+        ({"code": 7, "data": 1, "reason": "full"}, RpcError(7, '{"reason": "full"}', 1)),
+        (["full"] * 1000, RpcError(None, json.dumps(["full"] * 1000)[:1000], None)),
         ({"code": -32602.0, "message": "no"}, RpcError(-32602, "no", None)),
         ({"code": True}, RpcError(None, "", None)),
         ({"code": 1.5}, RpcError(None, "", None)),
         ({}, RpcError(None, "", None)),
         (None, RpcError(None, "", None)),
-        ("boom", RpcError(None, "", None)),
+        ("boom" * 1000, RpcError(None, "boom" * 250, None)),
     ],
 )
 def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thing(

@@ -26,7 +26,7 @@ from ...protocol import RequestId
 from ...protocol.replies import RpcError
 from ...sessions.http.transport_httpx import class_in
 from ..host_call import HostCall, as_event, encode_reply, questions_for
-from ..host_calls import HostCalls, MadeCall
+from ..host_calls import HostCalls, MadeCall, refuse
 from .own_requests import HostRequest
 from .reply_stream import ReplyStream, StreamedQuestions
 from .servers import Server, Servers
@@ -61,8 +61,10 @@ class HttpCalls(Working):
 
     async def respond_to(self, host: HostRequest, call: HostCall) -> Any | None:
         """The response to a call; ``None`` leaves the call to the host's own request."""
-        if self.closed:
+        if self.closed and call.key is None:
             return None
+        if self.closed and call.fault is None:
+            call = replace(call, fault="A call with an idempotency key was not made: the client is closed.")
         http_call: _HttpCall = class_in(self.library, "AsyncByteStream", _HttpCall)(self, host, call)
         return await http_call.respond()
 
@@ -141,11 +143,14 @@ class _HttpCall(AsyncIterator[bytes]):
 
     async def respond(self) -> Any | None:
         """The response, once it can begin; ``None`` leaves the call to the host's own request."""
+        if self._call.loses_key:
+            self._told = refuse(self._call.fault or "")
+            return self._respond_at_once()
         try:
             self.server = self._calls.servers.find(self._host, self._call)
         except IdempotencyConflictError as error:
             self._told = MadeCall(as_rpc_error(error))
-            return self._respond_by_json()
+            return self._respond_at_once()
         self.server.calls += 1  # it is not closed for another user's, while it is asked for its version
         try:
             return await self._respond_by_server()
@@ -167,7 +172,7 @@ class _HttpCall(AsyncIterator[bytes]):
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
                 return await self._respond_by_events(asks=asks)
             await self._make()
-        return self._respond_by_json()
+        return self._respond_at_once()
 
     async def _respond_by_events(self, *, asks: bool) -> Any:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
@@ -181,11 +186,12 @@ class _HttpCall(AsyncIterator[bytes]):
             raise
         if stream.over and not stream.begun and self._call.reads_json:
             self._stream = None
-            return self._respond_by_json()
+            return self._respond_at_once()
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
         return self._calls.library.Response(200, headers=headers, stream=self)
 
-    def _respond_by_json(self) -> Any:
+    def _respond_at_once(self) -> Any:
+        """The reply that there is already: as JSON, or as one event for a host that reads no JSON."""
         library = self._calls.library
         if self._told is None and self._calls.closed:
             raise library.ReadError(
@@ -193,8 +199,10 @@ class _HttpCall(AsyncIterator[bytes]):
                 "TasksClient(url).resume() takes it up.",
                 request=self._host.request,
             )
-        self._body = self._encode()
-        headers = {"content-type": "application/json", "content-length": str(len(self._body))}
+        by_event = self._call.reads_events and not self._call.reads_json
+        self._body = as_event(self._encode()) if by_event else self._encode()
+        kind = "text/event-stream" if by_event else "application/json"
+        headers = {"content-type": kind, "content-length": str(len(self._body))}
         if self._challenge:
             headers["www-authenticate"] = self._challenge
         return library.Response(200 if self._calls_again else self._status, headers=headers, stream=self)

@@ -63,7 +63,7 @@ class Servers:
         self._limits = make_limits(engine.policy)
         self._servers: dict[tuple[str, str, str], Server] = {}
         self._declared: dict[tuple[str, str], JSONObject] = {}
-        self._key_users: dict[str, str] = {}
+        self._key_users: dict[tuple[str, str], str] = {}
 
     def note_declared(self, host: HostRequest, message: JSONObject) -> None:
         """Note what a host declares in ``initialize``."""
@@ -76,9 +76,8 @@ class Servers:
         """The session for a call of a host's.
 
         Raises:
-            IdempotencyConflictError: The call's key was first used with another credential.
+            IdempotencyConflictError: The call's key was first used with another credential at this server.
         """
-        self._check_key(host, call)
         declared = call.capabilities
         if declared is None:
             declared = self._declared.get((host.url, host.user), {})
@@ -109,17 +108,19 @@ class Servers:
             )
             server = Server(session, inputs, Scope(session.endpoint, self._principal), self._engine)
         self._servers[key] = server  # behind those that were used before
+        self._check_key(host, call, server.session.endpoint)
         return server
 
-    def _check_key(self, host: HostRequest, call: HostCall) -> None:
-        """Refuse a key that another user has. A principal says that all requests are one user's."""
-        key = call.key
-        if not isinstance(key, str) or self._principal:
+    def _check_key(self, host: HostRequest, call: HostCall, endpoint: str) -> None:
+        """Refuse a key that another user has there. A principal says that all requests are one user's."""
+        if not isinstance(call.key, str) or self._principal:
             return
+        key = endpoint, call.key
         if self._key_users.get(key, host.user) != host.user and not host.was_refused:
             raise IdempotencyConflictError(
-                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
-                "its requests are of one user, name the user by principal=. If not, give each user a client."
+                f"The idempotency key {call.key!r} was used with another credential over this HTTP client. "
+                "If all its requests are of one user, name the user by principal=. If not, give each user a "
+                "client."
             )
         _remember(self._key_users, key, host.user)
 

@@ -32,7 +32,7 @@ from ...protocol.replies import id_in
 from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.http.transport_httpx import class_in, library_of
 from ..call_options import without_options
-from ..host_call import encode_message, read_host_call, read_message
+from ..host_call import encode_message, read_host_call, read_message, refuse_unread
 from ..host_calls import make_engine
 from .http_calls import HttpCalls
 from .own_requests import HostRequest, InnerTransport
@@ -51,6 +51,10 @@ __all__ = ["TasksHttpTransport"]
 
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
 """One of these stands in each message that is of interest here."""
+
+_JSON: Final = "application/json"
+_BEFORE_JSON: Final = b" \t\r\n\0\xef\xbb\xbf\xff\xfe"
+"""Bytes that may come before JSON in any of its encodings."""
 
 _OF_THE_BODY: Final = frozenset({"content-length", "transfer-encoding"})
 
@@ -150,7 +154,8 @@ class TasksHttpTransport(_AnyTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Make the call that a request is, or pass the request on."""
-        message = await _message_of(request)
+        content, is_json = await _body_of(request), _kind_of(request) == _JSON
+        message = read_message(content) if is_json else None
         if message is not None:
             host = HostRequest.of(request, is_one_user=self._is_one_user)
             match message.get("method"):
@@ -171,6 +176,11 @@ class TasksHttpTransport(_AnyTransport):
                 case None:
                     if self._calls.questions.take(message):
                         return self._library.Response(202)
+        elif content:
+            refused = refuse_unread(content, request.headers.get("accept", ""), is_json=is_json)
+            if refused is not None:
+                host = HostRequest.of(request, is_one_user=self._is_one_user)
+                return await self._calls.respond_to(host, refused)
         return await self._inner.handle_async_request(request)
 
     def _passing(self, request: Any, message: JSONObject) -> Any:
@@ -220,10 +230,22 @@ class TasksHttpTransport(_AnyTransport):
         await close()
 
 
-async def _message_of(request: Any) -> JSONObject | None:
-    """The JSON-RPC message in a request, if it may be of interest. Other bodies are left unread."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.method != "POST" or kind != "application/json":
-        return None
-    content: bytes = await request.aread()
-    return read_message(content) if any(word in content for word in _WORDS) else None
+async def _body_of(request: Any) -> bytes:
+    """The body of a request, if it may be of interest; else empty. One that is streamed is left unread."""
+    if request.method != "POST":
+        return b""
+    if _kind_of(request) == _JSON:
+        content: bytes = await request.aread()
+        # Names that are escaped, or in UTF-16, cannot be found.
+        is_opaque = b"\\" in content or b"\0" in content
+        return content if is_opaque or any(word in content for word in _WORDS) else b""
+    try:
+        content = request.content
+    except RuntimeError:  # it is streamed
+        return b""
+    return content if content[:16].strip(_BEFORE_JSON)[:1] in (b"{", b"[") else b""
+
+
+def _kind_of(request: Any) -> str:
+    kind: str = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind

@@ -74,6 +74,11 @@ class CoreServer:
             clock=clock,
         )
 
+    @property
+    def is_met(self) -> bool:
+        """Whether the host's session was negotiated at 2025-11-25."""
+        return self._router.introduction is not None
+
     async def takes(self, call: HostCall) -> bool:
         """Whether a call is made here, and not left to the host's own request.
 

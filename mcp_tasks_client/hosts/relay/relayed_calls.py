@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from ...engine.endpoint import Endpoint
 from ...engine.engine import Engine
@@ -17,13 +17,19 @@ from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks
 from ...sessions.base import Limits
 from ..host_call import HostCall, read_host_call
-from ..host_calls import HostCalls
+from ..host_calls import HostCalls, refuse
 from ..questions import HostInputs
 from .core_server import CoreServer
 from .relay import Relay, Served
 from .relay_session import RelayedCall, RelaySession
 
 __all__ = ["RelayedCalls"]
+
+
+_NO_TASKS: Final = (
+    "A call with an idempotency key was not made, since the key cannot be kept: the session is at a version "
+    "without tasks. Call without a key, or by a TasksClient."
+)
 
 
 class RelayedCalls:
@@ -64,6 +70,10 @@ class RelayedCalls:
         call = read_host_call({"jsonrpc": "2.0", "method": "tools/call", **request}, "", "application/json")
         if call is None:
             return None  # a task that the host sees through itself
+        if call.fault is None and call.key is not None and not (call.is_current or self._core_server.is_met):
+            call = replace(call, fault=_NO_TASKS)
+        if call.loses_key:
+            return Served(refuse(call.fault or "").reply)
         host = RelayedCall(call=call, headers=dict(getattr(metadata, "headers", None) or {}))
         tool_call, token = replace(call.tool_call, context=host), call.progress_token
         try:

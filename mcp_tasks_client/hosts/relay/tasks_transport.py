@@ -38,6 +38,7 @@ from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...sessions.v2025.task_policy import TaskPolicy
+from ..call_options import key_of
 from ..host_call import is_current
 from ..host_calls import make_engine, make_limits
 from .core_router import TaskRouter
@@ -249,8 +250,8 @@ class _Router(TaskRouter):
         self._hides_task_support = hides_task_support
 
     def takes_call(self, params: JSONObject) -> bool:
-        """Whether the session is one in which calls can become tasks."""
-        return is_current(params) or self.introduction is not None
+        """Whether calls of the session can become tasks. A call with a key asks for just that."""
+        return is_current(params) or self.introduction is not None or key_of(params) is not None
 
     async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
         """See a call of the host's through."""

@@ -40,7 +40,7 @@ POSTGRES: Final = Dialect(
     given=_given,
     parts={
         "skip_locked": "FOR UPDATE SKIP LOCKED",
-        "for_share": "FOR SHARE OF stored",
+        "in_turn": "FOR NO KEY UPDATE OF stored",
         "changed": "RETURNING stored.record_id",
         # Sent to the listeners when the transaction is committed. A payload has 8,000 bytes at most.
         "notify": "RETURNING record_id, pg_notify('{schema}', left(record_id, 1000))",

@@ -63,7 +63,7 @@ CREATE TABLE leases (
 );
 
 -- Wishes about a call of clients that do not drive it: an answer, or its cancellation. A heeded instruction stays,
--- without its body, since the first of a name is the one that counts.
+-- with a digest in place of its body, since the first of a name is the one that counts.
 CREATE TABLE instructions (
   sequence  INTEGER PRIMARY KEY,  -- order of arrival
   record_id TEXT    NOT NULL,

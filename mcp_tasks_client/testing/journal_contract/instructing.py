@@ -17,6 +17,7 @@ __all__ = ["InstructionTests"]
 
 YES: Final = Instruction("answer: name", '{"action":"accept"}', 1_800_000_002.0)
 NO: Final = Instruction("answer: name", '{"action":"decline"}', 1_800_000_003.0)
+AS_HEEDED: Final = YES._replace(body="a digest", heeded=True)
 CANCEL: Final = Instruction("cancel", "{}", 1_800_000_004.0)
 STRANGE: Final = Instruction(f"answer: {SURROGATE}\0'", '"\\ud83d"', 1_800_000_005.0)
 
@@ -51,16 +52,18 @@ class InstructionTests:
         assert len(set(told)) == 1
         assert await journal.instructions(given.record_id) == [told[0]]
 
-    async def test_what_was_heeded_still_counts_and_its_body_is_gone(self, journal: Journal) -> None:
+    async def test_what_was_heeded_still_counts_and_has_the_body_that_it_is_given(
+        self, journal: Journal
+    ) -> None:
         given = record(state=observing())
         await journal.save(given)
         await journal.instruct(given.record_id, YES)
         await journal.instruct(given.record_id, CANCEL)
 
-        await journal.save(replace(given, updated_at=5.0), known=True, heeded=YES.name)
+        await journal.save(replace(given, updated_at=5.0), known=True, heeded=AS_HEEDED)
 
         assert await journal.instructions(given.record_id) == [CANCEL]
-        assert await journal.instruct(given.record_id, NO) == YES._replace(body="", heeded=True)
+        assert await journal.instruct(given.record_id, NO) == AS_HEEDED
 
     async def test_whoever_does_not_own_a_record_heeds_nothing(self, journal: Journal) -> None:
         given = record(state=observing())
@@ -69,7 +72,7 @@ class InstructionTests:
         await journal.take(given.record_id, "host/1", await everybody(journal))
 
         with pytest.raises(DrivenElsewhereError):
-            await journal.save(given, known=True, heeded=YES.name)
+            await journal.save(given, known=True, heeded=AS_HEEDED)
 
         assert await journal.instructions(given.record_id) == [YES]
 
@@ -151,7 +154,7 @@ class InstructionTests:
         for given in (first, second):
             await journal.save(given)
             await journal.instruct(given.record_id, YES)
-        await journal.save(first, known=True, heeded=YES.name)
+        await journal.save(first, known=True, heeded=AS_HEEDED)
         stop = journal.listen(heard)
         assert await heard.wait_for(second.record_id)
         assert not await heard.wait_for(first.record_id, 0.1)

@@ -29,6 +29,7 @@ from mcp_tasks_client import (
     TasksClient,
 )
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
@@ -272,7 +273,9 @@ class SlowJournal(MemoryJournal):
             await anyio.lowlevel.checkpoint()
             return await super().claim(record)
 
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()
             await super().save(record, known=known, heeded=heeded)

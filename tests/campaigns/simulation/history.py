@@ -128,6 +128,9 @@ class History:
         self._owners: dict[str, str | None] = {}
         self._task_ids: dict[str, str] = {}
         self._questions: dict[str, str] = {}
+        self._after_cancel: set[str] = set()
+        """The questions with an answer that was left after the wish to cancel their call."""
+
         self._to_be_heeded: set[tuple[str, str | None]] = set()
         """Record and name of each answer that the journal has, and that is not part of the state yet."""
 
@@ -187,9 +190,9 @@ class History:
         """A process stored its lease."""
         self._leases[lease.lease_id] = next(one for one in self.processes if one.pid == lease.pid)
 
-    def saved(self, record: TaskRecord, fence: int | None, heeded: str | None = None) -> None:
+    def saved(self, record: TaskRecord, fence: int | None, heeded: Instruction | None = None) -> None:
         """A record was stored, over one with that fence."""
-        self._to_be_heeded.discard((record.record_id, heeded))
+        self._to_be_heeded.discard((record.record_id, heeded.name if heeded is not None else None))
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
         self.note_questions(record)
@@ -250,7 +253,24 @@ class History:
             key = self._questions[instruction.name]
             self.first[key].append(json.loads(instruction.body))
             self.left[key] = self.clock.now
+            if record_id in self.told_to_cancel or self.task_of(record_id) in self.wished:
+                self._after_cancel.add(key)
             self._to_be_heeded.add((record_id, instruction.name))
+
+    def told_to_count(self, key: str, answer: JSONObject) -> None:
+        """Somebody was told that an answer counts."""
+        self.counts.append((key, answer))
+        if key in self._after_cancel and answer in self.first[key]:
+            self.break_("told to count after a cancel", f"{answer} to {key}")
+
+    def told_to_be_late(self, key: str, answer: JSONObject, same: bool) -> None:
+        """Somebody was told that there is an answer already, and whether it is the same."""
+        if (
+            key not in self.asked_at_once
+            and len(self.first[key]) == 1
+            and same != (answer in self.first[key])
+        ):
+            self.break_("told whose answer it is not", f"{answer} to {key}, which has {self.first[key]}")
 
     def note_questions(self, record: TaskRecord) -> None:
         """Remember what the server calls the questions of a call."""

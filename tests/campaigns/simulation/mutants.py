@@ -23,7 +23,7 @@ import httpx
 from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import Observer, Point
-from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.errors import QuestionWithdrawnError, SessionError
 from mcp_tasks_client.journal.base import Instruction, Journal, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine import Step
 from mcp_tasks_client.machine.actions import Forget, Poll, Save, SendAnswers, Wake
@@ -49,7 +49,7 @@ from mcp_tasks_client.machine.events import (
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, State, questions_of
 from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.questions.question import CANCEL, question_id, to_wire
+from mcp_tasks_client.questions.question import CANCEL, as_heeded, question_id, to_wire
 from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef, ToolCall
 
 from ..shared_journal import ProcessJournal
@@ -112,7 +112,9 @@ class HoldsBack(ProcessJournal):
         if not known:
             self._unknown.add(record.record_id)
 
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         self._held.pop(record.record_id, None)
         known = known and record.record_id not in self._unknown
         self._unknown.discard(record.record_id)
@@ -142,7 +144,9 @@ def _without_save(*events: type[Event]) -> Parts:
 @mutant
 def the_task_id_is_not_journaled() -> Parts:
     class WithoutTheFirst(HoldsBack):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
             standing = await self.by_id(record.record_id)
             if record.task_id is not None and (standing is None or standing.task_id is None):
                 self.hold_back(record, known=known)
@@ -179,8 +183,10 @@ def the_intent_is_not_journaled() -> Parts:
 @mutant
 def answers_are_not_journaled() -> Parts:
     class WithoutAnswers(HoldsBack):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
-            if heeded in (None, CANCEL):
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
+            if heeded is None or heeded.name == CANCEL:
                 await super().save(record, known=known, heeded=heeded)
             else:
                 self.hold_back(record, known=known)
@@ -250,7 +256,9 @@ def an_outcome_that_nobody_has_is_not_found_again() -> Parts:
 @mutant
 def a_late_owner_may_write() -> Parts:
     class Lax(ProcessJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
             standing = await self.by_id(record.record_id)
             if standing is None or standing.fence == record.fence:
                 await super().save(record, known=known, heeded=heeded)
@@ -295,7 +303,9 @@ def nobody_is_ever_taken_for_gone() -> Parts:
 @mutant
 def what_was_released_is_still_driven() -> Parts:
     class ReleasesAtOnce(ProcessJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
             await super().save(replace(record, owner=None), known=known, heeded=heeded)
 
     return Parts(journal=ReleasesAtOnce)
@@ -304,7 +314,9 @@ def what_was_released_is_still_driven() -> Parts:
 @mutant
 def what_is_not_driven_any_more_is_not_released() -> Parts:
     class KeepsAll(ProcessJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
             if record.owner is not None or record.finished:
                 await super().save(record, known=known, heeded=heeded)
 
@@ -654,7 +666,7 @@ def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> Parts:
         async def before(self, point: Point, record: TaskRecord | None) -> None:
             if point == "commit: AnswerReady" and record is not None:
                 for left in await self._journal.instructions(record.record_id):
-                    await self._journal.save(record, known=True, heeded=left.name)
+                    await self._journal.save(record, known=True, heeded=as_heeded(left))
             await self._inner.before(point, record)
 
     def change(process: Process, options: Options) -> Options:
@@ -677,10 +689,37 @@ def the_callback_answers_though_another_was_first() -> Parts:
 @mutant
 def what_has_become_part_of_the_state_is_left_in_the_journal() -> Parts:
     class MarksNothing(ProcessJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
             await super().save(record, known=known)
 
     return Parts(journal=MarksNothing)
+
+
+@mutant
+def a_heeded_answer_forgets_whose_it_was() -> Parts:
+    class Forgets(ProcessJournal):
+        async def save(
+            self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        ) -> None:
+            forgotten = None if heeded is None else heeded._replace(body="")
+            await super().save(record, known=known, heeded=forgotten)
+
+    return Parts(journal=Forgets)
+
+
+@mutant
+def an_answer_that_a_cancel_has_beaten_is_told_to_count() -> Parts:
+    class TellsAll(TasksClient):
+        async def answer(self, name: str, answer: Any) -> None:
+            try:
+                await super().answer(name, answer)
+            except QuestionWithdrawnError as error:
+                if "is being cancelled" not in str(error):
+                    raise
+
+    return Parts(client=TellsAll)
 
 
 @mutant

@@ -578,11 +578,12 @@ class Process(Observer):
                 try:
                     await (question.answer if history.answers % 2 else by_name)(answer)
                 except AlreadyAnsweredError as error:
+                    history.told_to_be_late(key, to_wire(answer), error.same)
                     if not error.same:
                         continue
                 except QuestionWithdrawnError:
                     continue
-                history.counts.append((key, to_wire(answer)))
+                history.told_to_count(key, to_wire(answer))
 
     async def _answer_on(self, client: TasksClient) -> None:
         """What nobody has answered before the end, since callbacks may leave it to others."""

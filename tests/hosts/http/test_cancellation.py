@@ -18,6 +18,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
@@ -56,7 +57,9 @@ class Slow(MemoryJournal):
         await anyio.lowlevel.checkpoint()
         return standing
 
-    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
+    async def save(
+        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+    ) -> None:
         await anyio.lowlevel.checkpoint()
         await super().save(record, known=known, heeded=heeded)
         self.has_outcome |= record.finished

@@ -37,6 +37,21 @@ async def test_a_principal_says_that_all_credentials_are_one_user_s() -> None:
     assert count(server, "server/discover") == 1, "the session goes on"
 
 
+@requirement("law:2")
+async def test_a_key_is_one_of_each_server_and_of_each_user_at_it() -> None:
+    server, journal = asking_server(), MemoryJournal()
+    transport = TasksHttpTransport(
+        httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=server.clock)
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with httpx.AsyncClient(transport=transport) as client:
+            one, other = JsonRpcHost(client), JsonRpcHost(client, url=f"{URL}?other")
+            assert "result" in await call_as(one, "token of one", KEY)
+            assert "result" in await call_as(other, "token of the other", KEY)
+            assert "another credential" in (await call_as(one, "token of the other", KEY))["error"]["message"]
+    assert count(server, "tools/call") == 2
+
+
 CREDENTIALS = [
     *("Authorization", "Cookie", "X-Api-Key", "X-Access-Token", "X-Secret", "X-Credential", "X-User"),
     *("X-Tenant-Id", "X-Account", "X-Customer", "X-Org", "X-Principal"),
