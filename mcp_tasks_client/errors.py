@@ -115,6 +115,10 @@ class OpenQuestion(Protocol):
     def params(self) -> mcp_types.RequestParams | None:
         """What is asked, in the SDK's class."""
 
+    @property
+    def refused(self) -> str | None:
+        """The server's words, where it has refused the last answer."""
+
     async def answer(self, answer: Any) -> None:
         """Answer the question; see :meth:`Question.answer`."""
 

@@ -119,10 +119,10 @@ class Prompts:
         await self._heed(call)  # the driver may have waited for the reply to a poll since it was answered
         if call.over or is_being_cancelled():
             return  # what was heeded has parked the call, or cancelled it
-        if not call.is_open(ask.key):
+        if not call.is_open(ask.key, ask.refusals):
             # Answered by an earlier run, or withdrawn by the server, which may ask it again.
             if call.answer_to(ask.key) is None:
-                await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
+                await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn", refusals=ask.refusals))
             return
         prompt = anyio.CancelScope()
         self._begin_work(ask.key, prompt)

@@ -8,9 +8,16 @@ from copy import copy
 from dataclasses import replace
 from typing import Final
 
-from mcp_types import URL_ELICITATION_REQUIRED
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    URL_ELICITATION_REQUIRED,
+)
 
-from ..errors import SessionError, TaskFailedError
+from ..errors import CredentialRefusedError, MissingCapabilityError, SessionError, TaskFailedError
 from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
 from ..machine.record import TaskRecord, reference_of
@@ -30,7 +37,7 @@ from ..sessions.base import (
     Snapshot,
 )
 from ..sessions.repetition import repeat
-from ..sessions.request_errors import TOO_MANY_REQUESTS, foreign_error
+from ..sessions.request_errors import PASSING_STATUSES, TOO_MANY_REQUESTS, foreign_error
 from .call_log import log_question
 from .environment import Environment
 from .live_call import LiveCall
@@ -39,6 +46,8 @@ from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
 __all__ = ["Requests"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_FORBIDDEN: Final = 403
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
@@ -143,8 +152,9 @@ class Requests:
         try:
             session_data = await self._observed(call, UPDATE, self.session.update, call.ref, answers)
         except SessionError as error:
-            if _is_unknown(error):
-                return ev.UpdateRejected(keys=keys, message=error.remote_message)
+            words = _refusal_of_answer(error)
+            if words is not None:
+                return ev.UpdateRefused(keys=keys, words=words)
             if error.retryable:
                 logger.debug("The answers to %s will be sent again: %s", _name(call), error)
                 return ev.UpdateFailed(
@@ -153,8 +163,9 @@ class Requests:
                     now=self._clock.time(),
                     jitter=self._jitter(),
                     retry_after_s=error.retry_after_s,
+                    untaken=error.not_executed,
                 )
-            return self._refused(error)
+            return self._refused(error, keys if error.not_executed else ())
         except Exception as error:
             return self._refused(foreign_error("tasks/update", error, "resume the task"))
         return ev.UpdateAcknowledged(keys=keys, session_data=session_data)
@@ -223,8 +234,10 @@ class Requests:
         try:
             answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
         except NoAnswerError as error:
-            return ev.AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
-        return None if answer is None else self.take_answer(ask.key, answer)
+            return ev.AnswerUnavailable(
+                key=ask.key, why=str(error), cause=error.__cause__, refusals=ask.refusals
+            )
+        return None if answer is None else self.take_answer(ask.key, answer, ask.refusals)
 
     def open_questions(self, record: TaskRecord) -> list[Question]:
         """The questions of a call that wait for an answer."""
@@ -232,9 +245,9 @@ class Requests:
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 
-    def take_answer(self, key: str, answer: JSONObject) -> ev.AnswerReady:
-        """The host has answered a question."""
-        return ev.AnswerReady(key=key, answer=answer, now=self._clock.time())
+    def take_answer(self, key: str, answer: JSONObject, refusals: int) -> ev.AnswerReady:
+        """The host has answered a question, of which the server had refused so many answers."""
+        return ev.AnswerReady(key=key, answer=answer, now=self._clock.time(), refusals=refusals)
 
     def tick(self) -> ev.Event:
         """The wait for the next poll is over."""
@@ -253,8 +266,8 @@ class Requests:
         """A poll was cut off before its reply."""
         return ev.PollCut(now=self._clock.time())
 
-    def _refused(self, error: Exception) -> ev.Event:
-        return ev.ObservationRefused(error=error, now=self._clock.time())
+    def _refused(self, error: Exception, untaken: tuple[str, ...] = ()) -> ev.Event:
+        return ev.ObservationRefused(error=error, now=self._clock.time(), untaken=untaken)
 
     def resume(self, call: LiveCall) -> ev.Event:
         """The call is taken up again, by us or after another owner."""
@@ -276,6 +289,26 @@ def _refusal(error: SessionError) -> Exception:
 def _is_unknown(error: SessionError) -> bool:
     """Whether the server does not know the task, or not what was sent; a rate limiter cannot tell."""
     return error.code == INVALID_PARAMS and not error.retryable
+
+
+_NOT_OF_THE_ANSWER: Final = frozenset(
+    {INTERNAL_ERROR, REQUEST_TIMEOUT, METHOD_NOT_FOUND, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION}
+)
+"""JSON-RPC errors to ``tasks/update`` that say nothing of its answers."""
+
+
+def _refusal_of_answer(error: SessionError) -> str | None:
+    """The words with which a server refused an answer; ``None`` if it did not say that it refuses."""
+    status = error.http_status
+    if status is not None and (status >= 500 or status in PASSING_STATUSES) and error.retryable:
+        return None
+    if isinstance(error, MissingCapabilityError) or error.code in _NOT_OF_THE_ANSWER:
+        return None
+    if error.code is not None:
+        return error.remote_message or f"JSON-RPC error {error.code}"
+    if isinstance(error, CredentialRefusedError) and status != _FORBIDDEN:
+        return None
+    return None if status is None or not 400 <= status < 500 else f"HTTP {status}"
 
 
 def _name(call: LiveCall) -> str:
