@@ -280,7 +280,7 @@ class History:
         if isinstance(event, AnswerReady) and open_keys(before).get(event.key) == event.refusals:
             self.given.setdefault(event.key, event.answer)
         after, actions = advance(before, event, self.policy)
-        self.note_what_became_of_sends(event)
+        self.note_what_became_of_sends(before, event)
         self.check_what_opens_again(before, after)
         self.state = after
         self.driven = self.driven or any(isinstance(action, SendCall) for action in actions)
@@ -313,7 +313,7 @@ class History:
                 self.first.setdefault(q.key, (self.state.task.input_requests or {}).get(q.key))
         self.check_that_something_will_happen()
 
-    def note_what_became_of_sends(self, event: Event) -> None:
+    def note_what_became_of_sends(self, before: State, event: Event) -> None:
         match event:
             case UpdateAcknowledged(keys=keys):
                 became = "taken"
@@ -323,8 +323,9 @@ class History:
                 became = "untaken" if event.untaken else "lost"
             case ObservationRefused(untaken=keys):
                 became = "untaken"
-            case Observed(task=task) if task.task_id == TASK_ID and task.status == "input_required":
-                self.looks.update(self.looked_for & set(task.input_requests or ()))
+            case Observed(task=task) if isinstance(before, Observing) and task.task_id == before.task.task_id:
+                if task.status == "input_required":
+                    self.looks.update(self.looked_for & set(task.input_requests or ()))
                 return
             case _:
                 return

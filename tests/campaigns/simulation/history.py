@@ -40,7 +40,7 @@ from ..shared_journal import LOOK_S
 from ..virtual_time import WorldClock
 from .over_http import Gateway
 from .parts import WHOLE, Parts
-from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
+from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan, refusal
 from .process import Process
 from .telling import Grapevine
 
@@ -79,6 +79,7 @@ class History:
             Random(f"what is dropped in in {seed}"),
             Random(f"what comes from outside in {seed}"),
             Random(f"what is taken up in {seed}"),
+            Random(f"what is refused in {seed}"),
         )
         self.clock = WorldClock()
         self.journal = journal or parts.disk()
@@ -103,6 +104,12 @@ class History:
         self.asked_at_once: set[str] = set()
         """What was asked, answered and asked anew in one moment, as it only can be in virtual time: the two
         are told apart by when they were asked."""
+
+        self.askings: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        """Under which names a question of a record was put to a callback."""
+
+        self.refused: dict[tuple[str, str], list[JSONObject]] = {}
+        """By record and key: the answers that were refused for good. The question opened again after each."""
 
         self.committed: dict[str, float] = {}
         """Since when an answer to a question is part of the state in the journal."""
@@ -140,6 +147,7 @@ class History:
         """When a poll of a task was answered, and it had not ended."""
 
         self._faults = Random(seed + 1)
+        self._refusals = Random(f"which updates are refused in {seed}")
         self._outrunning = Random(f"who is faster in {seed}")
         self._tokens = Random(f"when a credential expires in {seed}")
         self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
@@ -192,6 +200,7 @@ class History:
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
         self.note_questions(record)
+        self._note_refusals(record)
         for question in getattr(record.state, "questions", ()):
             if not question.unanswered:
                 self.committed.setdefault(question.key, self.clock.now)
@@ -223,6 +232,30 @@ class History:
                 self._may_ask_anew(record)
                 self._wished_calls.discard(record.record_id)
                 self.told_to_cancel.pop(record.record_id, None)
+
+    def _note_refusals(self, record: TaskRecord) -> None:
+        """Only what the server has refused twice, and cannot have taken, opens its question again."""
+        for question in getattr(record.state, "questions", ()):
+            before = self.refused.setdefault((record.record_id, question.key), [])
+            if question.refusals <= len(before):
+                continue
+            sends = [
+                one
+                for one in self.server.witness.log("tasks/update", record.task_id)
+                if one.params["inputResponses"].get(question.key, before) not in [before, *before]
+            ]
+            said = [one.answered_at for one in sends if one.refused and one.answered_at is not None]
+            if any(not (one.refused or isinstance(one.fault, Unreachable)) for one in sends):
+                self.break_("opened though it may have been taken", question.key)
+            polls = self.server.witness.log("tasks/get", record.task_id)
+            if len(said) < 2 or sum(one.at >= said[0] and one.answered_at is not None for one in polls) < 2:
+                self.break_("opened too soon", question.key)
+            if not sends:
+                self.break_("opened without a refusal", question.key)
+                continue
+            self.tell(f"{question.key} is open again")
+            before.append(sends[-1].params["inputResponses"][question.key])
+            self._forget_answers({question.key})
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
@@ -395,6 +428,8 @@ class History:
             found = fault(self._faults, arrival.method)
         if found is None and not self.calm and self._tokens.random() < self._expiry_rate:
             found = HttpError(401)  # a host then renews it, and goes on with the call
+        if found is None and not self.calm and arrival.method == "tasks/update":
+            found = refusal(self._refusals) if self._refusals.random() < self.plan.refusal_rate else None
         if self._wants_quiet(arrival):
             found = HttpError(503, retry_after_s=40.0)
         if self.plan.telling.is_down(self.clock.now):
@@ -418,6 +453,7 @@ class History:
             self._check_drivers()
             self._check_adopted()
             self.calm, self.calm_at = True, self.clock.now
+            self.plan.gives_in = True
             for process in list(self.processes):
                 process.clock.go_on()
                 (process.closing.set if self.plan.orderly else process.kill)()

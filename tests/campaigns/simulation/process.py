@@ -131,6 +131,7 @@ class Line(Session):
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
         self._process.sends(ref.task_id, "an answer")
+        self._process.answers(ref.task_id, answers)
         await self._while_it_lives(partial(self._heed, ref, partial(self._requests.update, ref, answers)))
 
     async def cancel(self, ref: TaskRef) -> None:
@@ -274,7 +275,7 @@ class Process(Observer):
         async with client:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                if self.last and self.history.plan.later:
+                if self.last and (self.history.plan.later or self.history.plan.refuses):
                     tasks.start_soon(self._answer_on, client)
                 async with anyio.create_task_group() as until_it_ends:
                     # Every other life adopts what comes free. The last one has to know when nothing is left.
@@ -601,6 +602,14 @@ class Process(Observer):
         if owner is not self and not self.late:
             self.history.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
 
+    def answers(self, task_id: str, answers: Mapping[str, JSONObject]) -> None:
+        """It is about to send answers."""
+        history = self.history
+        for (record_id, key), refused in history.refused.items():
+            if history.task_of(record_id) == task_id and answers.get(key) in refused:
+                if history.clock.now != self.wakes_at:
+                    history.break_("a refused answer is sent again", f"{key} by process {self.pid}")
+
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
         wished_at = self.history.wished.get(task_id or "", math.inf)
@@ -612,6 +621,13 @@ class Process(Observer):
         task_id = context.task.task_id if context.task is not None else None
         self.not_after_a_cancel(task_id, f"asks {key}")
         history.moment("asked", context.tool)
+        if task_id is not None:
+            names = history.askings[context.question.record_id, key]
+            names.add(context.question.question_id)
+            if len(names) > 3:
+                history.break_("asked without end", f"{key} by process {self.pid}")
+            if len(names) > 1 and context.question.refused is None:
+                history.break_("asked again without a word", f"{key} by process {self.pid}")
         # What was answered while it was suspended, it has not heard of when it wakes.
         wakes = history.clock.now == self.wakes_at and key in history.left
         if key in history.committed and not wakes:
