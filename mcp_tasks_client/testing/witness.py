@@ -12,7 +12,7 @@ from mcp_types import INTERNAL_ERROR
 
 from ..policy import hint_s
 from ..protocol import JSONObject
-from .faults import ErrorReply, Fault, HttpError, Reply
+from .faults import ErrorReply, Fault, HttpError, Reply, Unreachable
 
 __all__ = ["Arrival", "EarlyPoll", "Ending", "Listening", "MissingHeader", "Notified", "Witness"]
 
@@ -262,7 +262,8 @@ class Witness:
         """The different answers to each question that the server may have taken, as far as a client knows."""
         found: dict[tuple[str, str], list[JSONObject]] = {}
         for arrival in self.arrivals:
-            if not (arrival.refused and arrival.method == "tasks/update"):
+            unsent = isinstance(arrival.fault, Unreachable) and arrival.headers is None  # in memory it is known
+            if not (arrival.method == "tasks/update" and (arrival.refused or unsent)):
                 _add_answers(arrival, found)
         return found
 

@@ -49,6 +49,9 @@ __all__ = ["History", "play"]
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
 
+REFUSING_S: Final = 300.0
+"""Seconds of it in which answers are still refused for what they are."""
+
 _LOOK_S: Final = 20.0
 """Seconds within which whoever adopts has looked for what is free."""
 
@@ -453,7 +456,6 @@ class History:
             self._check_drivers()
             self._check_adopted()
             self.calm, self.calm_at = True, self.clock.now
-            self.plan.gives_in = True
             for process in list(self.processes):
                 process.clock.go_on()
                 (process.closing.set if self.plan.orderly else process.kill)()
@@ -466,6 +468,8 @@ class History:
                 return
             last = Process(self, -1, last=True)
             tasks.start_soon(last.live)
+            await self.clock.pass_to(self.clock.now + REFUSING_S, last.ended)
+            self.plan.gives_in = True
             await self.clock.pass_to(self.clock.now + CALM_S, last.ended)
             if not last.ended.is_set():
                 self.break_("no end", f"the last process, after {CALM_S} s")

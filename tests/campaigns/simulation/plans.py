@@ -230,8 +230,8 @@ def plan(
     drawn.adopt_limit = adopts.choice([1, 2, None])
     names = adopts.choice([(None,), (None,), (None, "a")])
     drawn.applications = [*(adopts.choice(names) for _ in drawn.lives), names[-1]]
-    drawn.refusal_rate = refuses.choice([0.0, 0.0, 0.0, 0.2])
-    drawn.refuses = refuses.random() < 0.3
+    drawn.refusal_rate = refuses.choice([0.0, 0.0, 0.3])
+    drawn.refuses = refuses.random() < 0.5
     if drawn.refuses:
         for intent in drawn.intents:
             intent.steps = tuple(_refusing(refuses, step, drawn) for step in intent.steps)
@@ -241,7 +241,7 @@ def plan(
 def _refusing(random: Random, step: Step, drawn: Plan) -> Step:
     """The same step, which may refuse the first answers to one of its questions."""
     keys = [key for key, request in getattr(step, "requests", {}).items() if "url" not in str(request)]
-    if not (isinstance(step, Ask) and keys and random.random() < 0.7):
+    if not (isinstance(step, Ask) and keys):
         return step
     key, most, refused = random.choice(keys), random.choice([1, 1, 2, 4]), list[JSONObject]()
 

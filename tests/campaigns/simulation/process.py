@@ -606,7 +606,9 @@ class Process(Observer):
         """It is about to send answers."""
         history = self.history
         for (record_id, key), refused in history.refused.items():
-            if history.task_of(record_id) == task_id and answers.get(key) in refused:
+            answer = answers.get(key, {})
+            told_apart = answer.get("action") is None or "content" in answer  # else it may be said anew
+            if told_apart and history.task_of(record_id) == task_id and answer in refused:
                 if history.clock.now != self.wakes_at:
                     history.break_("a refused answer is sent again", f"{key} by process {self.pid}")
 
