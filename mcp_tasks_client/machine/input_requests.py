@@ -324,9 +324,7 @@ def find_disputed(questions: Questions, outstanding: Collection[str]) -> Questio
 
 def find_refused(questions: Questions, outstanding: Collection[str]) -> Questions:
     """Open questions that nobody is asked any more, since so many answers were refused."""
-    return tuple(
-        q for q in questions if q.unanswered and q.refusals >= MAX_REFUSALS and q.key in outstanding
-    )
+    return tuple(q for q in questions if q.unanswered and q.refusals >= MAX_REFUSALS and q.key in outstanding)
 
 
 def has_undelivered(questions: Questions) -> bool:

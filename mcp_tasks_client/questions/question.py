@@ -41,6 +41,7 @@ __all__ = [
     "read_questions",
     "record_of",
     "to_wire",
+    "words_of_refusal",
 ]
 
 Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
@@ -223,6 +224,11 @@ def open_questions(
             yield _read(record, asked, name, takes)
 
 
+def words_of_refusal(record: TaskRecord, asked: states.Question) -> str | None:
+    """The server's words when it refused the last answer to a question, as people may read them."""
+    return quote(asked.refusal, record.task_id) if asked.refusals else None
+
+
 async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswers) -> list[Question]:
     """The questions of a call that wait for an answer, and have none in the journal.
 
@@ -253,7 +259,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
         params=params,
         asked_at=asked.asked_at or record.updated_at,
         expires_at=record.expires_at,
-        refused=quote(asked.refusal, record.task_id) if asked.refusals else None,
+        refused=words_of_refusal(record, asked),
         _takes=takes,
     )
 

@@ -262,7 +262,9 @@ class Witness:
         """The different answers to each question that the server may have taken, as far as a client knows."""
         found: dict[tuple[str, str], list[JSONObject]] = {}
         for arrival in self.arrivals:
-            unsent = isinstance(arrival.fault, Unreachable) and arrival.headers is None  # in memory it is known
+            unsent = (
+                isinstance(arrival.fault, Unreachable) and arrival.headers is None
+            )  # in memory it is known
             if not (arrival.method == "tasks/update" and (arrival.refused or unsent)):
                 _add_answers(arrival, found)
         return found

@@ -132,7 +132,9 @@ async def test_the_host_is_asked_again_with_the_servers_words_and_its_next_answe
     assert person.asked[0].question_id != person.asked[1].question_id, "each asking has its own first answer"
     assert shop.sent == ["9.9", "9.9", "1.2"], "one of several servers may not have heard of the task"
     updates = shop.server.witness.log("tasks/update")
-    looks = [poll.at for poll in shop.server.witness.log("tasks/get") if updates[0].at < poll.at <= updates[2].at]
+    looks = [
+        poll.at for poll in shop.server.witness.log("tasks/get") if updates[0].at < poll.at <= updates[2].at
+    ]
     assert looks[-1] - looks[0] >= 5.0
     shop.server.witness.check()
 

@@ -251,7 +251,11 @@ class History:
             moves[self.the_host_cancels] = 1.5
         if self.driven and isinstance(self.state, Observing) and self.given:
             moves[self.an_answer_comes_twice] = 0.3
-        if self.driven and isinstance(self.state, Observing) and any(q.refusals for q in self.state.questions):
+        if (
+            self.driven
+            and isinstance(self.state, Observing)
+            and any(q.refusals for q in self.state.questions)
+        ):
             moves[self.an_answer_comes_after_its_refusal] = 0.3
         if isinstance(self.state, Finished):
             moves[self.something_comes_too_late] = 5

@@ -1606,7 +1606,9 @@ def opened_again() -> Life:
 
 
 @requirement("law:3")
-def test_a_new_answer_to_a_question_that_is_open_again_is_committed_and_sent_in_place_of_the_old_one() -> None:
+def test_a_new_answer_to_a_question_that_is_open_again_is_committed_and_sent_in_place_of_the_old_one() -> (
+    None
+):
     life = opened_again()
     bob = AnswerReady(key="name", answer=BOB, now=life.now, refusals=1)
     assert life.feed(bob) == (Save(), SendAnswers({"name": BOB}))

@@ -654,7 +654,9 @@ def a_refused_answer_is_sent_again() -> Parts:
         if not (isinstance(state, Observing) and isinstance(after, Observing)):
             return after, actions
         had = {one.key: one for one in state.questions}
-        opened = {one.key for one in after.questions if one.key in had and one.refusals > had[one.key].refusals}
+        opened = {
+            one.key for one in after.questions if one.key in had and one.refusals > had[one.key].refusals
+        }
         questions = (
             replace(one, stage="answered", answer=had[one.key].answer) if one.key in opened else one
             for one in after.questions
