@@ -239,7 +239,10 @@ class AlreadyAnsweredError(TasksClientError):
 
 
 class QuestionWithdrawnError(TasksClientError):
-    """The question waits for no answer any more: the server has taken it back, or the call is over."""
+    """The question waits for no answer any more: the server has taken it back, or the call is over.
+
+    A question whose answer the server has refused waits under another ``question_id``.
+    """
 
 
 class InvalidAnswerError(TasksClientError, ValueError):

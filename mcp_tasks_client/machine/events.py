@@ -200,7 +200,7 @@ class UpdateFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRefused:
-    """The server refused ``tasks/update``: a wrong answer, a task that moved on, or one that it does not know."""
+    """The server refused ``tasks/update``: a wrong answer, a task that moved on, or one it does not know."""
 
     keys: tuple[str, ...] = field(repr=False)
     words: str

@@ -11,8 +11,8 @@ answer and lose it: while snapshots go on to list its key, it is sent again afte
 as many as take five seconds. A server ignores answers that it does not wait for.
 
 ``rejected`` becomes ``disputed`` with the next poll, whose snapshot tells whether the server still waits for
-the answer. The first such snapshot sends it again: one of several servers may not have heard of the task. When
-the second refusal is disputed too, the question opens again. Some servers refuse what they have taken before.
+the answer. The first such snapshot sends it again: one of several servers may not have heard of the task. The
+second one, after a second refusal, opens the question again. Some servers refuse what they have taken before.
 So if the reply to any send was lost, the answer stays, and the call parks.
 """
 
@@ -187,7 +187,7 @@ def reopen(questions: Questions, *keys: str) -> Questions:
 
 
 def answer(questions: Questions, key: str, content: JSONObject, refusals: int = 0) -> Questions:
-    """Record the first answer for ``key``. A second answer changes nothing, nor does one to an earlier asking."""
+    """Record the first answer for ``key``. A second one changes nothing, nor does one to an earlier asking."""
     return tuple(
         replace(q, stage="answered", answer=content, earlier="none")
         if q.key == key and q.unanswered and q.refusals == refusals
@@ -230,7 +230,7 @@ def take_back(questions: Questions, *stages: str) -> Questions:
 def doubt(questions: Questions) -> Questions:
     """Nobody hears any more what becomes of the answers that are on their way: the server may take them.
 
-    They have to go again. So has one that was refused and may have been taken: the server may see it otherwise.
+    They have to go again. So has one that was refused and may have been taken: the server may relent.
     """
     return tuple(
         replace(q, stage="answered", earlier="unknown")

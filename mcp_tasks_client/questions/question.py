@@ -99,7 +99,7 @@ class Question:
     """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
 
     refused: str | None = None
-    """The server's words, shortened, where it has refused the last answer; ``None`` if it has refused none."""
+    """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
 
     _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
 

@@ -152,8 +152,8 @@ def ask(
     Args:
         first: The key, or all questions by their keys.
         request: The question of the key.
-        refuse: Called with the answers that have come, by key. If it returns why they are refused, the reply is
-            -32602 with these words, none of them is taken, and the questions stay.
+        refuse: Called with the answers that have come, by key. If it returns why they are refused, the reply
+            is -32602 with these words, none of them is taken, and the questions stay.
     """
     return Ask(_requests(first, request), refuse)
 

@@ -1591,7 +1591,7 @@ def test_an_answer_that_is_refused_twice_and_still_waited_for_each_time_opens_it
 
 
 def refused_twice(life: Life, key: str = "name", **requests: Any) -> tuple[Action, ...]:
-    """The answer that is on its way is refused, and once more after a look. The actions of the second look."""
+    """The answer on its way is refused, and once more after a look. The actions of the second look."""
     life.refused(key)
     life.asked_once_more(**(requests or {key: NAME}))
     life.refused(key)

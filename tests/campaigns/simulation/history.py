@@ -165,6 +165,11 @@ class History:
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
 
+    @property
+    def expires(self) -> bool:
+        """Whether credentials expire."""
+        return self._expiry_rate > 0
+
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
     def tell(self, what: str) -> None:

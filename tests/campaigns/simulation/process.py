@@ -384,6 +384,7 @@ class Process(Observer):
             except OutcomeUnknownError:
                 return  # of a reply that could not be committed before; whoever has made the call is told
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
+                self._check_doubt(error)
                 if _violated(error):
                     self.history.received(handle.tool)
                 self.history.tell(f"process {self.pid}: {handle!r}: {error!r}")
@@ -427,6 +428,7 @@ class Process(Observer):
                 await self.history.told(intent, type(error).__name__)
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
+                self._check_doubt(error)
                 if _violated(error):
                     await self.history.told(intent, "violated")  # so a replica that lags behind makes it look
                     return
@@ -441,6 +443,17 @@ class Process(Observer):
                 await self._sleep(9.0)
             except DrivenElsewhereError as error:
                 self.history.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+
+    def _check_doubt(self, error: TasksClientError) -> None:
+        """A call parks for an answer that may have been taken only if a send of it was not refused."""
+        handle, history = error.handle, self.history
+        if handle is None or handle.task_id is None or "may have taken before" not in str(error):
+            return
+        cut = any(one.killed or one.late for one in history.processes) or history.disk_failed
+        cut |= history.expires or any(one.timeout_s is not None for one in history.plan.intents)
+        updates = history.server.witness.log("tasks/update", handle.task_id)
+        if not cut and self.pid == 1 and all(one.refused for one in updates):
+            history.break_("parked though each send was refused", f"{handle.task_id} by process {self.pid}")
 
     async def _call(self, client: TasksClient, intent: Intent, on_unknown: Literal["raise", "resend"]) -> Any:
         try:
@@ -608,9 +621,9 @@ class Process(Observer):
         for (record_id, key), refused in history.refused.items():
             answer = answers.get(key, {})
             told_apart = answer.get("action") is None or "content" in answer  # else it may be said anew
-            if told_apart and history.task_of(record_id) == task_id and answer in refused:
-                if history.clock.now != self.wakes_at:
-                    history.break_("a refused answer is sent again", f"{key} by process {self.pid}")
+            again = told_apart and history.task_of(record_id) == task_id and answer in refused
+            if again and history.clock.now != self.wakes_at:
+                history.break_("a refused answer is sent again", f"{key} by process {self.pid}")
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
