@@ -187,7 +187,7 @@ def reopen(questions: Questions, *keys: str) -> Questions:
 
 
 def answer(questions: Questions, key: str, content: JSONObject, refusals: int = 0) -> Questions:
-    """Record the first answer for ``key``. A second one changes nothing, nor does one to an earlier asking."""
+    """Record the first answer for ``key``. A second one changes nothing, nor one to an earlier asking."""
     return tuple(
         replace(q, stage="answered", answer=content, earlier="none")
         if q.key == key and q.unanswered and q.refusals == refusals

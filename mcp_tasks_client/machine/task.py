@@ -24,8 +24,8 @@ none of them ever waits for another:
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
   of the task. Answers go together, and only to what the latest snapshot asks. An answer that is
   acknowledged goes again, ever more seldom, while snapshots go on to list its question. A refused answer is
-  ``rejected``: not an error yet, since the task may have moved on. If it is refused twice, and a snapshot that
-  was asked for after each refusal still asks, the question opens again;
+  ``rejected``: not an error yet, since the task may have moved on. If it is refused twice, and a snapshot
+  that was asked for after each refusal still asks, the question opens again;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
   polling; what did not get through is sent again with the next poll. A cancellation that comes before
   there is a task is remembered in ``Calling`` and sent when there is one.

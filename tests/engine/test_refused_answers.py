@@ -380,6 +380,25 @@ async def test_a_process_that_dies_between_refusal_and_asking_leaves_the_words(p
     shop.server.witness.check()
 
 
+@requirement("law:3", "law:5")
+@pytest.mark.parametrize("failure", [Unreachable(), LostReply(), HttpError(503)], ids=str)
+async def test_an_owner_that_was_overtaken_sends_its_answer_no_more(failure: Fault) -> None:
+    """The answer may have been refused meanwhile, and another one taken."""
+    shop, person = Shop(), Person("1.1")
+    shop.server.misbehave("tasks/update", failure)
+    async with shop.client(elicitation=person) as client, shop.client(elicitation="later") as other:
+        await other.start_tool("deploy", label="theirs")
+        await client.start_tool("deploy", label="ours")
+        while not shop.sent:
+            await shop.clock.advance(1.0)
+        theirs, ours = await client.records()
+        assert (theirs.label, ours.label) == ("theirs", "ours")
+        assert theirs.owner is not None
+        await shop.journal.take(ours.record_id, theirs.owner, {ours.owner or ""})
+        await shop.clock.advance(60.0)
+    assert shop.sent == ["1.1"]
+
+
 # ── foreign text ──────────────────────────────────────────────────────────────────────────────
 
 
