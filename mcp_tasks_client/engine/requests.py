@@ -300,7 +300,8 @@ _NOT_OF_THE_ANSWER: Final = frozenset(
 def _refusal_of_answer(error: SessionError) -> str | None:
     """The words with which a server refused an answer; ``None`` if it did not say that it refuses."""
     status = error.http_status
-    if status is not None and (status >= 500 or status in PASSING_STATUSES) and error.retryable:
+    passing = status is not None and (status >= 500 or status in PASSING_STATUSES)
+    if error.retryable and (error.code is None or passing):
         return None
     if isinstance(error, MissingCapabilityError) or error.code in _NOT_OF_THE_ANSWER:
         return None
