@@ -115,6 +115,10 @@ class OpenQuestion(Protocol):
     def params(self) -> mcp_types.RequestParams | None:
         """What is asked, in the SDK's class."""
 
+    @property
+    def refused(self) -> str | None:
+        """The server's words, where it has refused the last answer."""
+
     async def answer(self, answer: Any) -> None:
         """Answer the question; see :meth:`Question.answer`."""
 
@@ -238,7 +242,10 @@ class AlreadyAnsweredError(TasksClientError):
 
 
 class QuestionWithdrawnError(TasksClientError):
-    """The question waits for no answer: the server has taken it back, or its call is over or is cancelled."""
+    """The question waits for no answer: the server has taken it back, or its call is over or is cancelled.
+
+    A question whose answer the server has refused waits under another ``question_id``.
+    """
 
 
 class InvalidAnswerError(TasksClientError, ValueError):

@@ -187,6 +187,9 @@ def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool
     return is_time
 
 
-def _asked(record: TaskRecord) -> tuple[str, frozenset[str]]:
-    """The status of a parked call, and the keys of its questions without an answer: what it waits for."""
-    return record.status, frozenset(q.key for q in questions_of(record.state) if q.unanswered)
+def _asked(record: TaskRecord) -> tuple[str, frozenset[tuple[str, int]]]:
+    """The status of a parked call, and its questions without an answer: what it waits for.
+
+    A question that opens again is another one.
+    """
+    return record.status, frozenset((q.key, q.refusals) for q in questions_of(record.state) if q.unanswered)

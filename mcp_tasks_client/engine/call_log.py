@@ -18,6 +18,7 @@ from ..machine.events import (
     Observed,
     Resumed,
     TaskCreated,
+    UpdateRefused,
 )
 from ..machine.record import TaskRecord
 from ..machine.states import OutcomeUnknown
@@ -39,6 +40,8 @@ def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
             _log("created", after, "was created")
         case AnswerReady():
             _log("answered", after, "has an answer to its question")
+        case UpdateRefused(words=words):
+            _log("refused", after, f"has an answer that the server refuses: {words}", logging.WARNING)
         case CancelRequested():
             _log("cancelling", after, "is to be cancelled")
         case Resumed(due_is_exact=False):

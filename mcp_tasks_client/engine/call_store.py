@@ -262,6 +262,8 @@ class CallStore:
 
     def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
+            if isinstance(event, ev.AnswerReady):
+                event = replace(event, held=True)  # whoever commits it later resumes the call then
             call.uncommitted = (*call.uncommitted, event)
         self.remember_unsaved(call)
 

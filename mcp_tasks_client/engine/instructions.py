@@ -16,7 +16,7 @@ from ..aio.uncut import weakly_in_loop
 from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
-from ..questions.question import CANCEL, instructed_key
+from ..questions.question import CANCEL, find_instructed
 from .call_store import CallStore
 from .live_call import LiveCall
 
@@ -86,10 +86,10 @@ class Instructions:
 def _read(record: TaskRecord, instruction: Instruction, now: float) -> AnswerReady | CancelRequested | None:
     if instruction.name == CANCEL:
         return CancelRequested(now=now, by_instruction=True)
-    key = instructed_key(record, instruction.name)
-    if key is not None:
+    asked = find_instructed(record, instruction.name)
+    if asked is not None:
         with suppress(ValueError):
             answer = json.loads(instruction.body)
             if isinstance(answer, dict):
-                return AnswerReady(key=key, answer=answer, now=now)
+                return AnswerReady(key=asked.key, answer=answer, now=now, refusals=asked.refusals)
     return None

@@ -240,12 +240,17 @@ class LiveCall:
         in_hand = self._in_hand is not None and self._in_hand() is not None
         return self.waiters > 0 or (in_hand and (self.in_background or self.record.finished))
 
-    def is_open(self, key: str) -> bool:
-        """Whether a question has no answer yet, and the server still waits for one."""
+    def is_open(self, key: str, refusals: int | None = None) -> bool:
+        """Whether a question has no answer yet, and the server still waits for one.
+
+        ``refusals`` is how many answers were refused when it was asked; ``None`` leaves that open.
+        """
         state = self.record.state
         if isinstance(state, Observing) and key not in state.outstanding:
             return False
-        return any(q.key == key and q.unanswered for q in questions_of(state))
+        return any(
+            q.key == key and q.unanswered and refusals in (None, q.refusals) for q in questions_of(state)
+        )
 
     def answer_to(self, key: str) -> JSONObject | None:
         """The answer that a question has, sent or not; ``None`` if it has none."""

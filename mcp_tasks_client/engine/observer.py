@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar, get_args
 
-from ..machine.events import AnswerUnavailable, CancelRejected, Event, ObservationRefused, PollCut, Tick
+from ..machine.events import AnswerUnavailable, CancelRejected, Event, ObservationRefused, PollCut
 from ..machine.record import TaskRecord
 
 __all__ = ["DRIVE", "POINTS", "ObservedSteps", "Observer", "Point", "commit_of"]
@@ -29,7 +29,7 @@ def commit_of(event: type[Event]) -> Point:
     return f"commit: {event.__name__}"
 
 
-_NEVER_COMMITTED: Final = (Tick, PollCut, ObservationRefused, AnswerUnavailable, CancelRejected)
+_NEVER_COMMITTED: Final = (PollCut, ObservationRefused, AnswerUnavailable, CancelRejected)
 
 CLAIM: Final = "commit: claim"
 TAKE: Final = "commit: take"

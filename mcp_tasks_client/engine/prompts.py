@@ -163,10 +163,11 @@ class Prompts:
             await self._look(call)
             if call.over or is_being_cancelled():
                 return False  # an instruction has parked the call, or cancelled it
-            if not call.is_open(ask.key):
+            if not call.is_open(ask.key, ask.refusals):
                 # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                 if call.answer_to(ask.key) is None:
-                    await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
+                    withdrawn = AnswerUnavailable(key=ask.key, why="withdrawn", refusals=ask.refusals)
+                    await self._step(call, withdrawn)
                 return False
             if not self._owning.is_in_doubt(call):
                 return True

@@ -8,9 +8,22 @@ from copy import copy
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
-from mcp_types import URL_ELICITATION_REQUIRED
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    URL_ELICITATION_REQUIRED,
+)
 
-from ..errors import DrivenElsewhereError, SessionError, TaskFailedError
+from ..errors import (
+    CredentialRefusedError,
+    DrivenElsewhereError,
+    MissingCapabilityError,
+    SessionError,
+    TaskFailedError,
+)
 from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
 from ..machine.record import TaskRecord, reference_of
@@ -30,7 +43,7 @@ from ..sessions.base import (
     Snapshot,
 )
 from ..sessions.repetition import repeat
-from ..sessions.request_errors import TOO_MANY_REQUESTS, foreign_error
+from ..sessions.request_errors import PASSING_STATUSES, TOO_MANY_REQUESTS, foreign_error
 from .call_log import log_question
 from .environment import Environment
 from .live_call import LiveCall
@@ -43,6 +56,8 @@ logger = logging.getLogger("mcp_tasks_client")
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_FORBIDDEN: Final = 403
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
@@ -162,8 +177,9 @@ class Requests:
             update = self.session.update
             said = await self._observed(call, UPDATE, self._send, call, update, call.ref, answers)
         except SessionError as error:
-            if _is_unknown(error):
-                return [ev.UpdateRejected(keys=keys, message=error.remote_message)]
+            words = _refusal_of_answer(error)
+            if words is not None:
+                return [ev.UpdateRefused(keys=keys, words=words)]
             if error.retryable and not self._is_end(call, error):
                 logger.debug("The answers to %s will be sent again: %s", _name(call), error)
                 failed = ev.UpdateFailed(
@@ -172,9 +188,10 @@ class Requests:
                     now=self._clock.time(),
                     jitter=self._jitter(),
                     retry_after_s=error.retry_after_s,
+                    untaken=error.not_executed,
                 )
                 return [failed]
-            return [self._refused(error)]
+            return [self._refused(error, keys if error.not_executed else ())]
         except DrivenElsewhereError:
             raise
         except Exception as error:
@@ -255,8 +272,10 @@ class Requests:
         try:
             answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
         except NoAnswerError as error:
-            return ev.AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
-        return None if answer is None else self.take_answer(ask.key, answer)
+            return ev.AnswerUnavailable(
+                key=ask.key, why=str(error), cause=error.__cause__, refusals=ask.refusals
+            )
+        return None if answer is None else self.take_answer(ask.key, answer, ask.refusals)
 
     def open_questions(self, record: TaskRecord) -> list[Question]:
         """The questions of a call that wait for an answer."""
@@ -264,9 +283,9 @@ class Requests:
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 
-    def take_answer(self, key: str, answer: JSONObject) -> ev.AnswerReady:
-        """The host has answered a question."""
-        return ev.AnswerReady(key=key, answer=answer, now=self._clock.time())
+    def take_answer(self, key: str, answer: JSONObject, refusals: int) -> ev.AnswerReady:
+        """The host has answered a question, of which the server had refused so many answers."""
+        return ev.AnswerReady(key=key, answer=answer, now=self._clock.time(), refusals=refusals)
 
     def tick(self) -> ev.Event:
         """The wait for the next poll is over."""
@@ -294,8 +313,8 @@ class Requests:
         most, over_s = error.patience
         return before.count + 1 >= most and self._clock.time() - before.since >= over_s
 
-    def _refused(self, error: Exception) -> ev.Event:
-        return ev.ObservationRefused(error=error, now=self._clock.time())
+    def _refused(self, error: Exception, untaken: tuple[str, ...] = ()) -> ev.Event:
+        return ev.ObservationRefused(error=error, now=self._clock.time(), untaken=untaken)
 
     def resume(self, call: LiveCall) -> ev.Event:
         """The call is taken up again, by us or after another owner."""
@@ -317,6 +336,27 @@ def _refusal(error: SessionError) -> Exception:
 def _is_unknown(error: SessionError) -> bool:
     """Whether the server does not know the task, or not what was sent; a rate limiter cannot tell."""
     return error.code == INVALID_PARAMS and not error.retryable
+
+
+_NOT_OF_THE_ANSWER: Final = frozenset(
+    {INTERNAL_ERROR, REQUEST_TIMEOUT, METHOD_NOT_FOUND, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION}
+)
+"""JSON-RPC errors to ``tasks/update`` that say nothing of its answers."""
+
+
+def _refusal_of_answer(error: SessionError) -> str | None:
+    """The words with which a server refused an answer; ``None`` if it did not say that it refuses."""
+    status = error.http_status
+    passing = status is not None and (status >= 500 or status in PASSING_STATUSES)
+    if error.retryable and (error.code is None or passing):
+        return None
+    if isinstance(error, MissingCapabilityError) or error.code in _NOT_OF_THE_ANSWER:
+        return None
+    if error.code is not None:
+        return error.remote_message or f"JSON-RPC error {error.code}"
+    if isinstance(error, CredentialRefusedError) and status != _FORBIDDEN:
+        return None
+    return None if status is None or not 400 <= status < 500 else f"HTTP {status}"
 
 
 def _name(call: LiveCall) -> str:

@@ -24,6 +24,7 @@ import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Final, assert_never
@@ -50,7 +51,7 @@ from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.task import Task
 from ..protocol.text import quote
-from ..questions.question import Question
+from ..questions.question import Question, asked_under
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
@@ -296,7 +297,9 @@ class Runner:
 
     async def answer(self, call: LiveCall, key: str, answer: JSONObject) -> None:
         """Take an answer that no callback has given."""
-        await self._take_answer(call, self._requests.take_answer(key, answer))
+        asked = asked_under(call.record, key)
+        refusals = 0 if asked is None else asked.refusals
+        await self._take_answer(call, self._requests.take_answer(key, answer, refusals))
 
     async def _take_answer(self, call: LiveCall, event: ev.AnswerReady) -> None:
         actions = await self.store.apply(call, event)
@@ -310,7 +313,8 @@ class Runner:
             JournalError: The journal could not be read or written.
             DrivenElsewhereError: Another client has taken the record.
         """
-        for event in await self._instructions.read(call):
+        for left in await self._instructions.read(call):
+            event = replace(left, held=True) if isinstance(left, ev.AnswerReady) else left
             await self.perform(call, _without_sends(await self.store.apply(call, event)))
 
     async def _look(self, call: LiveCall) -> None:

@@ -30,8 +30,10 @@ from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError, is_url_key
+from ..questions.question import words_of_refusal
 from ..sessions.base import INVALID_PARAMS, Limits
 from .host_call import HostCall, can_be_asked, questions_for, result_for
+from .questions import tell_refusal
 
 __all__ = ["HostCalls", "MadeCall", "make_engine", "make_limits", "refuse"]
 
@@ -157,7 +159,11 @@ class HostCalls:
         state = live.record.state
         questions: dict[str, JSONObject] = {}
         if isinstance(state, Observing | Gathering):
-            questions = {q.key: q.request for q in state.questions if live.is_open(q.key) and q.request}
+            questions = {
+                q.key: tell_refusal(q.request, words_of_refusal(live.record, q))
+                for q in state.questions
+                if live.is_open(q.key) and q.request
+            }
         urls = [q.get("params") for key, q in questions.items() if is_url_key(key)]
         answerable = all(can_be_asked(q, call.capabilities or {}) for q in questions.values())
         asks = endpoint.inputs.leaves_questions and call.is_current and bool(questions) and answerable

@@ -13,7 +13,7 @@ from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import InputContext, Inputs
 from .host_call import ASKED_BY, can_be_asked
 
-__all__ = ["AskHost", "HostContext", "HostInputs", "read_answer"]
+__all__ = ["AskHost", "HostContext", "HostInputs", "read_answer", "tell_refusal"]
 
 AskHost: TypeAlias = Callable[[JSONObject], Awaitable[Reply]]
 
@@ -55,7 +55,20 @@ class HostInputs(Inputs):
             )
         if ask is None:
             raise NoAnswerError("the reply to the call asks the host")
-        return read_answer(request, await ask(request))
+        refused = None if context.question is None else context.question.refused
+        return read_answer(request, await ask(tell_refusal(request, refused)))
+
+
+def tell_refusal(request: JSONObject, words: str | None) -> JSONObject:
+    """A request to the host's session, which shows its person no more than the message of an elicitation.
+
+    ``words`` are those with which the server refused the last answer; ``None`` if it has refused none.
+    """
+    params = request.get("params")
+    if words is None or request.get("method") != "elicitation/create" or not isinstance(params, dict):
+        return request
+    message = f"{params.get('message', '')}\n\nThe last answer was refused: {words}"
+    return {**request, "params": {**params, "message": message}}
 
 
 def read_answer(request: JSONObject, answer: JSONObject | RpcError) -> JSONObject:

@@ -47,6 +47,8 @@ class Ask:
 
     key: str = field(repr=False)
     request: JSONObject
+    refusals: int = 0
+    """How many answers to it the server has refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,16 @@ from ..policy import PollPolicy, backoff_delay, growing_delay
 from ..protocol.replies import is_url_key
 from . import actions as act
 from . import events as ev
-from .input_requests import Questions, answer, ask_open, find_excess, find_new, is_answered, reopen
+from .input_requests import (
+    TOLD_AT_MOST,
+    Questions,
+    answer,
+    ask_open,
+    find_excess,
+    find_new,
+    is_answered,
+    reopen,
+)
 from .states import (
     Calling,
     Cancelled,
@@ -47,9 +56,6 @@ MAX_ROUNDS: Final = 32
 
 _STATE_ONLY_DELAY_S: Final = 0.25
 """Seconds before the next round when the server asked nothing and only handed out state."""
-
-_TOLD_AT_MOST: Final = 500
-"""Characters of an error that are kept. An error of a host's own session may be of any length."""
 
 _LONGEST_VISIT_S: Final = 60.0
 """Seconds before a call goes again for which URLs were visited, at most. They grow from time to time."""
@@ -154,7 +160,7 @@ def _wait_for_slot(state: Gathering, event: ev.CallRefused, policy: PollPolicy) 
 def count_failure(last: LastFailure | None, why: str, now: float) -> LastFailure:
     """One more request has failed, since one last got through."""
     last = last or LastFailure(message="", count=0, since=now)
-    return replace(last, message=why[:_TOLD_AT_MOST], count=last.count + 1)
+    return replace(last, message=why[:TOLD_AT_MOST], count=last.count + 1)
 
 
 def _gathering(state: Gathering, event: ev.Event) -> Step:

@@ -143,6 +143,8 @@ class ObservationRefused:
 
     error: Exception
     now: float
+    untaken: tuple[str, ...] = field(default=(), repr=False)
+    """The keys of answers that went with the request. The server surely has not taken them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,12 @@ class AnswerReady:
     key: str = field(repr=False)
     answer: JSONObject
     now: float
+    refusals: int = 0
+    """How many answers the server had refused when the question was asked. An answer to an earlier asking
+    comes too late."""
+
+    held: bool = False
+    """Whether nobody drives the call now. The answer is sent when the call is resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +171,9 @@ class AnswerUnavailable:
     cause: BaseException | None = None
     declined: bool = False
     """Whether somebody was asked, and said no to what cannot be told to the server."""
+
+    refusals: int = 0
+    """As in :class:`AnswerReady`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +194,17 @@ class UpdateFailed:
     now: float
     jitter: float
     retry_after_s: float | None = None
+    untaken: bool = False
+    """Whether the server surely has not taken the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRejected:
-    """The server answered -32602 to ``tasks/update``: a wrong answer, or a task that moved on."""
+class UpdateRefused:
+    """The server refused ``tasks/update``: a wrong answer, a task that moved on, or one it does not know."""
 
     keys: tuple[str, ...] = field(repr=False)
-    message: str
+    words: str
+    """Of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +270,7 @@ Event: TypeAlias = (
     | AnswerUnavailable
     | UpdateAcknowledged
     | UpdateFailed
-    | UpdateRejected
+    | UpdateRefused
     | CancelRequested
     | CancelAcknowledged
     | CancelRejected

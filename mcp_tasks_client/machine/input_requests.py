@@ -4,12 +4,16 @@
 
     open ──► asking ──► answered ──► sending ──► acknowledged ──► answered    the server still asks
                            ▲            ├──► unsent      the next tick sends the same answer again
-                           └────────────┴──► rejected ──► disputed
+                           └────────────┴──► rejected ──► disputed ──► answered, then open
 
-``asking`` goes back to ``open`` when a prompt is withdrawn. ``rejected`` becomes ``disputed`` with the
-next poll, whose snapshot tells whether the server still waits for the answer. Some servers acknowledge an
+``asking`` goes back to ``open`` when a prompt is withdrawn. Some servers acknowledge an
 answer and lose it: while snapshots go on to list its key, it is sent again after 5, 10, 20… of them, or after
 as many as take five seconds. A server ignores answers that it does not wait for.
+
+``rejected`` becomes ``disputed`` with the next poll, whose snapshot tells whether the server still waits for
+the answer. The first such snapshot sends it again: one of several servers may not have heard of the task. The
+second one, after a second refusal, opens the question again. Some servers refuse what they have taken before.
+So if the reply to any send was lost, the answer stays, and the call parks.
 """
 
 from __future__ import annotations
@@ -27,15 +31,20 @@ from .states import Question
 __all__ = [
     "MAX_OPEN",
     "MAX_QUESTIONS",
+    "MAX_REFUSALS",
     "MAX_SIZE",
+    "TOLD_AT_MOST",
     "Questions",
     "acknowledge",
     "answer",
     "ask_open",
     "collect_answers",
     "dispute",
+    "doubt",
+    "find_disputed",
     "find_excess",
     "find_new",
+    "find_refused",
     "find_swapped",
     "has_lost",
     "has_undelivered",
@@ -45,6 +54,7 @@ __all__ = [
     "mark_sending",
     "mark_unsent",
     "open_question",
+    "open_refused",
     "reopen",
     "take_back",
     "watch_acknowledged",
@@ -60,6 +70,12 @@ MAX_QUESTIONS: Final = 1000
 
 MAX_SIZE: Final = 20_000
 """JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
+
+MAX_REFUSALS: Final = 3
+"""Refused answers to one question after which nobody is asked any more. Others may still answer it."""
+
+TOLD_AT_MOST: Final = 500
+"""Characters of an error that are kept. A server's, or one of a host's own session, may be of any length."""
 
 _LISTED_TO_RESEND: Final = 5
 _LAG_S: Final = 5.0
@@ -152,7 +168,11 @@ def _what_is_asked(request: Any) -> Any:
 
 def ask_open(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
     """Mark every open question that the server waits for as ``asking``, and say what to ask."""
-    asks = [Ask(q.key, q.request or {}) for q in questions if q.stage == "open" and q.key in outstanding]
+    asks = [
+        Ask(q.key, q.request or {}, q.refusals)
+        for q in questions
+        if q.stage == "open" and q.key in outstanding and q.refusals < MAX_REFUSALS
+    ]
     keys = {ask.key for ask in asks}
     asked = tuple(replace(q, stage="asking") if q.key in keys else q for q in questions)
     return asked, tuple(asks)
@@ -166,31 +186,35 @@ def reopen(questions: Questions, *keys: str) -> Questions:
     )
 
 
-def answer(questions: Questions, key: str, content: JSONObject) -> Questions:
-    """Record the first answer for ``key``. A second answer changes nothing."""
+def answer(questions: Questions, key: str, content: JSONObject, refusals: int = 0) -> Questions:
+    """Record the first answer for ``key``. A second one changes nothing, nor one to an earlier asking."""
     return tuple(
-        replace(q, stage="answered", answer=content) if q.key == key and q.unanswered else q
+        replace(q, stage="answered", answer=content, earlier="none")
+        if q.key == key and q.unanswered and q.refusals == refusals
+        else q
         for q in questions
     )
 
 
-def is_answered(questions: Questions, key: str) -> bool:
-    """Whether a question has its answer, sent or not."""
-    return any(q.key == key and not q.unanswered for q in questions)
+def is_answered(questions: Questions, key: str, refusals: int = 0) -> bool:
+    """Whether a question has its answer, sent or not, or an answer to that asking was refused."""
+    return any(q.key == key and (not q.unanswered or q.refusals != refusals) for q in questions)
 
 
 def collect_answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:
     """The answers to send, by key. Empty while an outstanding question is not answered.
 
     A server need not accept a partial set of answers, and an answer must be to a question that it
-    still asks. Answers that it may have go apart from the others, should it refuse them.
+    still asks. Answers that it may have go apart from the others, should it refuse them. One that was refused
+    with others goes alone, so that no person is asked again for the mistake of another.
     """
     wanted = [q for q in questions if q.key in outstanding]
     if any(q.stage in ("open", "asking", "unsent") for q in wanted):
         return {}
     ready = [q for q in wanted if q.stage == "answered"]
-    fresh = [q for q in ready if not q.listed]
-    return {q.key: q.answer or {} for q in fresh or ready}
+    refused = [q for q in ready if q.earlier == "refused"]
+    fresh = [q for q in ready if not q.listed and q not in refused]
+    return {q.key: q.answer or {} for q in fresh or refused[:1] or ready}
 
 
 def mark_sending(questions: Questions, keys: Collection[str]) -> Questions:
@@ -200,7 +224,20 @@ def mark_sending(questions: Questions, keys: Collection[str]) -> Questions:
 
 def take_back(questions: Questions, *stages: str) -> Questions:
     """Take the questions at these stages back to ``answered``, to be sent again."""
-    return tuple(replace(q, stage="answered", refusal="") if q.stage in stages else q for q in questions)
+    return tuple(replace(q, stage="answered") if q.stage in stages else q for q in questions)
+
+
+def doubt(questions: Questions) -> Questions:
+    """Nobody hears any more what becomes of the answers that are on their way: the server may take them.
+
+    They have to go again. So has one that was refused and may have been taken: the server may relent.
+    """
+    return tuple(
+        replace(q, stage="answered", earlier="unknown")
+        if q.stage == "sending" or (q.stage in ("rejected", "disputed") and q.earlier == "unknown")
+        else q
+        for q in questions
+    )
 
 
 def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
@@ -238,16 +275,20 @@ def _watch(question: Question, outstanding: Collection[str], patience: int) -> Q
     return replace(question, listed=listed, stage="answered" if lost else "acknowledged")
 
 
-def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
+def mark_unsent(questions: Questions, keys: Collection[str], *, untaken: bool) -> Questions:
     """The answers to ``keys`` did not get through. They go again, unchanged, with the next tick."""
-    return tuple(replace(q, stage="unsent") if _is_sent(q, keys) else q for q in questions)
+    return tuple(
+        replace(q, stage="unsent", earlier=q.earlier if untaken else "unknown") if _is_sent(q, keys) else q
+        for q in questions
+    )
 
 
-def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
+def mark_rejected(questions: Questions, keys: Collection[str], words: str) -> Questions:
     """The server refused the answers to ``keys``, in these words.
 
-    An answer that was sent again counts as acknowledged: the server has it from before.
+    An answer that was acknowledged before counts as acknowledged: the server has it.
     """
+    refusal = words[:TOLD_AT_MOST]
     return tuple(
         (replace(q, stage="acknowledged") if q.listed else replace(q, stage="rejected", refusal=refusal))
         if _is_sent(q, keys)
@@ -259,6 +300,31 @@ def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> 
 def dispute(questions: Questions) -> Questions:
     """A poll is about to tell whether the server still waits for the answers that it refused."""
     return tuple(replace(q, stage="disputed") if q.stage == "rejected" else q for q in questions)
+
+
+def open_refused(questions: Questions, outstanding: Collection[str]) -> Questions:
+    """A poll that was sent after the refusal of an answer lists its question: see the module's head."""
+    return tuple(_open_refused(q) if q.stage == "disputed" and q.key in outstanding else q for q in questions)
+
+
+def _open_refused(question: Question) -> Question:
+    match question.earlier:
+        case "none":
+            return replace(question, stage="answered", earlier="refused")
+        case "refused":
+            return replace(question, stage="open", answer=None, refusals=question.refusals + 1)
+        case _:
+            return question
+
+
+def find_disputed(questions: Questions, outstanding: Collection[str]) -> Questions:
+    """Questions whose answer the server refuses, though it may have it."""
+    return tuple(q for q in questions if q.stage == "disputed" and q.key in outstanding)
+
+
+def find_refused(questions: Questions, outstanding: Collection[str]) -> Questions:
+    """Open questions that nobody is asked any more, since so many answers were refused."""
+    return tuple(q for q in questions if q.unanswered and q.refusals >= MAX_REFUSALS and q.key in outstanding)
 
 
 def has_undelivered(questions: Questions) -> bool:

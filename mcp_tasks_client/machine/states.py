@@ -40,8 +40,15 @@ class Question:
     listed: int = 0
     """Snapshots since the first acknowledgement that show the server still asking."""
 
+    earlier: Literal["none", "refused", "unknown"] = "unknown"
+    """What became of the sends of the answer before the last one. ``unknown``: the server may have taken the
+    answer, so that no other one is ever sent. Records of earlier versions do not say."""
+
+    refusals: int = 0
+    """How many answers the server has refused for good. The question opened again after each."""
+
     refusal: str = ""
-    """The server's words, where it rejected the answer."""
+    """The server's words when it last refused an answer."""
 
     @property
     def unanswered(self) -> bool:

@@ -24,8 +24,8 @@ none of them ever waits for another:
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
   of the task. Answers go together, and only to what the latest snapshot asks. An answer that is
   acknowledged goes again, ever more seldom, while snapshots go on to list its question. A refused answer is
-  ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
-  that was asked for after the refusal still asks;
+  ``rejected``: not an error yet, since the task may have moved on. If it is refused twice, and a snapshot
+  that was asked for after each refusal still asks, the question opens again;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
   polling; what did not get through is sent again with the next poll. A cancellation that comes before
   there is a task is remembered in ``Calling`` and sent when there is one.
@@ -34,9 +34,11 @@ Rules that hold for every step, and that the tests check on every step of every 
 
 1. ``Save`` stands before every action that relies on what changed. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
+   ``SendAnswers`` has a ``Save`` in its own step: an owner that was overtaken may hold an answer that was
+   refused meanwhile, and must not send it.
 2. A step whose outcome is not worth keeping has no ``Save``: an unchanged poll, or one more that failed.
 3. ``Ask`` is emitted once per key, and again while there is no answer: by the first snapshot after
-   ``Resumed``, and when the question was withdrawn and is open again.
+   ``Resumed``, when the question was withdrawn and is open again, and when its answer was refused.
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
@@ -64,8 +66,11 @@ from .input_requests import (
     ask_open,
     collect_answers,
     dispute,
+    doubt,
+    find_disputed,
     find_excess,
     find_new,
+    find_refused,
     find_swapped,
     has_lost,
     has_undelivered,
@@ -74,6 +79,7 @@ from .input_requests import (
     mark_rejected,
     mark_sending,
     mark_unsent,
+    open_refused,
     reopen,
     take_back,
     watch_acknowledged,
@@ -158,7 +164,8 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
                 state = replace(state, questions=dispute(take_back(state.questions, "unsent")))
             state, send = _send_answers(state, event.now)
             state, cancel = _send_cancel(state, event.now)
-            return state, (*cancel, *send, act.Poll())
+            actions = (*cancel, *send, act.Poll())
+            return state, _saving(actions) if send else actions
         case ev.Observed():
             return _observe(state, event, policy)
         case ev.Notified():
@@ -176,17 +183,21 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
                 return _fail(replace(state, missing=True), failed, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ev.ObservationRefused():
-            questions = reopen(take_back(state.questions, "sending"))
+            untaken = mark_unsent(state.questions, event.untaken, untaken=True)
+            questions = reopen(doubt(take_back(untaken, "unsent")))
             failure = count_failure(state.failure, str(event.error), event.now)
             state = replace(state, questions=questions, failure=failure)
             return state, (act.StopAsking(), act.Park(event.error))
         case ev.AnswerReady():
-            questions = answer(state.questions, event.key, event.answer)
+            questions = answer(state.questions, event.key, event.answer, event.refusals)
             if questions == state.questions:
                 return state, ()  # not the first answer
-            state, send = _send_answers(replace(state, questions=questions), event.now)
+            state = replace(state, questions=questions)
+            if event.held:
+                return state, (act.Save(),)
+            state, send = _send_answers(state, event.now)
             return state, (act.Save(), *send)
-        case ev.AnswerUnavailable() if is_answered(state.questions, event.key):
+        case ev.AnswerUnavailable() if is_answered(state.questions, event.key, event.refusals):
             return state, ()  # by somebody else
         case ev.AnswerUnavailable():
             if state.cancel != "no" or event.key not in state.outstanding:
@@ -198,9 +209,10 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
             kept = state.session_data if event.session_data is None else event.session_data
             return replace(state, questions=questions, session_data=kept), (act.Save(),)
         case ev.UpdateFailed():
-            return _fail(replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy)
-        case ev.UpdateRejected():
-            refused = mark_rejected(state.questions, event.keys, event.message)
+            unsent = mark_unsent(state.questions, event.keys, untaken=event.untaken)
+            return _fail(replace(state, questions=unsent), event, policy)
+        case ev.UpdateRefused():
+            refused = mark_rejected(state.questions, event.keys, event.words)
             return replace(state, questions=refused), (act.Save(),)
         case ev.CancelRequested():
             state, send_cancel = _send_cancel(replace(state, cancel="requested"), event.now)
@@ -340,15 +352,23 @@ def _attend_to_questions(state: Observing, now: float, actions: tuple[act.Action
         # An answer that was given, or is being given, was meant for the first question.
         why = "the server asks something else now, behind the key of an earlier question"
         return state, (*actions, act.StopAsking(), act.Park(act.Unanswered(swapped, why)))
-    refused = [q for q in state.questions if q.stage == "disputed" and q.key in state.outstanding]
+    judged = open_refused(state.questions, state.outstanding)
+    if judged != state.questions:
+        state, actions = replace(state, questions=judged), _saving(actions)
+    disputed = find_disputed(judged, state.outstanding)
+    refused = disputed or find_refused(judged, state.outstanding)
     if refused:
-        # No accident of timing: asked after the refusal, the task still waits for the same question.
-        why = f"the server rejected the answer: {refused[0].refusal}"
+        doubtful = ", which it may have taken before" if disputed else ""
+        why = f"the server refused the answer{doubtful}: {refused[0].refusal}"
         unanswered = act.Unanswered(tuple(q.key for q in refused), why)
         return state, (*actions, act.StopAsking(), act.Park(unanswered))
     questions, asks = ask_open(state.questions, state.outstanding)
     state, send = _send_answers(replace(state, questions=questions), now)
-    return state, (*actions, *asks, *send)
+    return state, (*(_saving(actions) if send else actions), *asks, *send)
+
+
+def _saving(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
+    return actions if act.Save() in actions else (act.Save(), *actions)
 
 
 def _notify(state: Observing, event: ev.Notified) -> Step:
@@ -432,8 +452,7 @@ def _fail(
 
 def _resume(state: Observing, event: ev.Resumed, policy: PollPolicy) -> Step:
     """Take up a call: send what is answered, and keep the pace that was set. The next snapshot asks."""
-    # A rejected answer goes again as well: it never changes, but the server may have.
-    questions = reopen(take_back(state.questions, "sending", "rejected", "disputed"))
+    questions = reopen(doubt(state.questions))
     state = _doubt_cancel(replace(state, questions=questions))
     state = due_after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
     # Saved, so that a host that crashes again and again still gets to its poll. The alarm is set before

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from mcp_types import (
@@ -25,7 +25,7 @@ from ..machine import states
 from ..machine.record import TaskRecord
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
-from ..protocol.text import digest
+from ..protocol.text import digest, quote
 from .answers import NoAnswerError, QuestionParams, dump_answer, fit_answer, read_params
 
 __all__ = [
@@ -36,12 +36,13 @@ __all__ = [
     "answer_instruction",
     "as_heeded",
     "asked_under",
-    "instructed_key",
+    "find_instructed",
     "leave_answer",
     "open_questions",
     "read_questions",
     "record_of",
     "to_wire",
+    "words_of_refusal",
 ]
 
 Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
@@ -97,6 +98,9 @@ class Question:
 
     expires_at: float | None
     """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
+
+    refused: str | None = None
+    """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
 
     _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
 
@@ -183,8 +187,14 @@ def to_wire(answer: Answer) -> JSONObject:
 
 
 def question_id(record_id: str, asked: states.Question) -> str:
-    """The public name of a question. One that a call asks anew under the same key has another name."""
-    return f"{record_id}-{digest([record_id, asked.key, asked.digest, float(asked.asked_at)])[:_ID_DIGITS]}"
+    """The public name of a question. One that a call asks anew under the same key has another name.
+
+    So has one that opens again, since the first answer to each name counts.
+    """
+    named = [record_id, asked.key, asked.digest, float(asked.asked_at)]
+    if asked.refusals:
+        named.append(asked.refusals)
+    return f"{record_id}-{digest(named)[:_ID_DIGITS]}"
 
 
 def asked_under(record: TaskRecord, key: str) -> states.Question | None:
@@ -218,6 +228,11 @@ def open_questions(
             yield _read(record, asked, name, takes)
 
 
+def words_of_refusal(record: TaskRecord, asked: states.Question) -> str | None:
+    """The server's words when it refused the last answer to a question, as people may read them."""
+    return quote(asked.refusal, record.task_id) if asked.refusals else None
+
+
 async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswers) -> list[Question]:
     """The questions of a call that wait for an answer, and have none in the journal.
 
@@ -248,6 +263,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
         params=params,
         asked_at=asked.asked_at or record.updated_at,
         expires_at=record.expires_at,
+        refused=words_of_refusal(record, asked),
         _takes=takes,
     )
 
@@ -285,11 +301,10 @@ def as_heeded(instruction: Instruction) -> Instruction:
     return instruction._replace(body=body, heeded=True)
 
 
-def instructed_key(record: TaskRecord, name: str) -> str | None:
-    """The server's key of the question that an instruction answers; ``None`` if it needs no answer."""
+def find_instructed(record: TaskRecord, name: str) -> states.Question | None:
+    """The question that an instruction answers; ``None`` if it needs no answer."""
     questions = states.questions_of(record.state)
-    names = {question_id(record.record_id, q): q.key for q in questions if q.unanswered}
-    return names.get(name)
+    return next((q for q in questions if q.unanswered and question_id(record.record_id, q) == name), None)
 
 
 async def leave_answer(
@@ -369,6 +384,8 @@ def check_open(
         with suppress(NoAnswerError):
             answer = fit_answer(asked.request or {}, answer)
         raise _already_answered(same=digest(asked.answer) == digest(answer))
+    if asked is None and any(_was_named(record.record_id, q, name) for q in questions):
+        raise _withdrawn("the server has refused an answer to it. It is open again under another question_id")
     if asked is None or asked not in _waiting(record):
         raise _withdrawn("the server does not ask it any more")
     try:
@@ -378,6 +395,11 @@ def check_open(
     if is_url_key(asked.key) and answer.get("action") != "accept":
         raise InvalidAnswerError("A visit before the call cannot be declined to the server. Cancel the call.")
     return asked, answer
+
+
+def _was_named(record_id: str, asked: states.Question, name: str) -> bool:
+    """Whether a question had that name before one of its answers was refused."""
+    return any(name == question_id(record_id, replace(asked, refusals=n)) for n in range(asked.refusals))
 
 
 def _withdrawn(why: str) -> QuestionWithdrawnError:

@@ -25,13 +25,20 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 
-__all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "UNDECIDED_STATUSES", "RequestErrors", "foreign_error"]
+__all__ = [
+    "CREDENTIAL_STATUSES",
+    "PASSING_STATUSES",
+    "TOO_MANY_REQUESTS",
+    "UNDECIDED_STATUSES",
+    "RequestErrors",
+    "foreign_error",
+]
 
 CREDENTIAL_STATUSES: Final = frozenset({401, 403})
 TOO_MANY_REQUESTS: Final = 429
 
 # Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
-_PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
+PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
 
 UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
 """HTTP statuses that leave open, by themselves, whether a request was carried out."""
@@ -212,7 +219,7 @@ class RequestErrors:
             )
             refused.challenge = challenge
             return refused
-        retryable = status in _PASSING_STATUSES or status >= 500
+        retryable = status in PASSING_STATUSES or status >= 500
         advice = "Check the URL and what stands before the server."
         if status == 404:
             advice = _PATH

@@ -43,6 +43,9 @@ __all__ = [
 Answers: TypeAlias = Mapping[str, JSONObject]
 """What the client answered, by key, in rounds before the task and in the task."""
 
+Refuse: TypeAlias = Callable[[Answers], str | None]
+"""Why a server does not take these answers; ``None`` if it takes them."""
+
 Result: TypeAlias = JSONObject | Callable[[Answers], JSONObject]
 """A tool's result, or a function that makes one from the answers."""
 
@@ -60,6 +63,7 @@ class Ask:
     """``input_required``, until every question is answered."""
 
     requests: Mapping[str, JSONObject]
+    refuse: Refuse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +135,27 @@ def work(seconds: float, message: str | None = None) -> Work:
 
 
 @overload
-def ask(key: str, request: JSONObject, /) -> Ask: ...
+def ask(key: str, request: JSONObject, /, *, refuse: Refuse | None = None) -> Ask: ...
 @overload
-def ask(requests: Mapping[str, JSONObject], /) -> Ask: ...
-def ask(first: str | Mapping[str, JSONObject], request: JSONObject | None = None, /) -> Ask:
+def ask(requests: Mapping[str, JSONObject], /, *, refuse: Refuse | None = None) -> Ask: ...
+def ask(
+    first: str | Mapping[str, JSONObject],
+    request: JSONObject | None = None,
+    /,
+    *,
+    refuse: Refuse | None = None,
+) -> Ask:
     """Ask one question by its key, or several at once, and wait until all are answered.
 
     :func:`form` makes the usual question. Sampling and roots requests are given as they are on the wire.
+
+    Args:
+        first: The key, or all questions by their keys.
+        request: The question of the key.
+        refuse: Called with the answers that have come, by key. If it returns why they are refused, the reply
+            is -32602 with these words, none of them is taken, and the questions stay.
     """
-    return Ask(_requests(first, request))
+    return Ask(_requests(first, request), refuse)
 
 
 @overload

@@ -161,6 +161,11 @@ class Timeline:
         if not self.traits.late_answers and (not outstanding or (answers and answers.keys() <= answered)):
             raise RefusedError(INVALID_PARAMS, "The task does not wait for these answers")
         check_answers(outstanding, answers)
+        step = self.steps[self._index]
+        new = {key: answers[key] for key in (outstanding.keys() & answers.keys()) - self._settles.keys()}
+        words = step.refuse(new) if isinstance(step, Ask) and step.refuse is not None and new else None
+        if words is not None:
+            raise RefusedError(INVALID_PARAMS, words)
         for key in (outstanding.keys() & answers.keys()) - self._settles.keys():
             self.answers[key], self._settles[key] = answers[key], now + self.traits.settle_s
 

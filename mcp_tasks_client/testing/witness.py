@@ -8,9 +8,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from mcp_types import INTERNAL_ERROR
+
 from ..policy import hint_s
 from ..protocol import JSONObject
-from .faults import ErrorReply, Fault, HttpError, Reply
+from .faults import ErrorReply, Fault, HttpError, Reply, Unreachable
 
 __all__ = ["Arrival", "EarlyPoll", "Ending", "Listening", "MissingHeader", "Notified", "Witness"]
 
@@ -36,6 +38,10 @@ class Arrival:
 
     error: int | None = None
     """Code of the JSON-RPC error that answered it."""
+
+    refused: bool = False
+    """Whether the client was told that the server has not taken it: a JSON-RPC error other than -32603, or an
+    HTTP status from 400 to 499."""
 
     @property
     def task_id(self) -> str | None:
@@ -182,7 +188,7 @@ class Witness:
         broken = [str(one) for one in (*self.early_polls, *self.missing_headers)]
         broken += [
             f"the question {key!r} of {subject} was answered in {len(payloads)} ways: {payloads}"
-            for (subject, key), payloads in self.answers.items()
+            for (subject, key), payloads in self._unrefused().items()
             if len(payloads) > 1
         ]
         broken += [
@@ -218,19 +224,16 @@ class Witness:
                 self.early_polls.append(EarlyPoll(task_id, arrival.at, not_before))
             # If the reply never arrives, the last interval counts from this request.
             self._due[task_id] = max(not_before, arrival.at + self._hints.get(task_id, 0.0))
-        answers = arrival.params.get("inputResponses")
-        subject = task_id or arrival.params.get("requestState")
-        if isinstance(answers, Mapping) and isinstance(subject, str):
-            for key, answer in answers.items():
-                payloads = self.answers.setdefault((subject, key), [])
-                if answer not in payloads:
-                    payloads.append(answer)
+        _add_answers(arrival, self.answers)
 
     def note_reply(self, arrival: Arrival, reply: Reply, now: float) -> None:
         """Note a reply that leaves for the client and will arrive."""
         arrival.answered_at = now
         if isinstance(reply, ErrorReply):
             arrival.error = reply.code
+            arrival.refused = reply.code != INTERNAL_ERROR and reply.http_status < 500
+        elif isinstance(reply, HttpError):
+            arrival.refused = reply.status < 500
         if isinstance(reply, ErrorReply | HttpError):
             if reply.retry_after_s is not None and arrival.task_id is not None:
                 self._quieten(arrival, arrival.task_id, now, reply.retry_after_s)
@@ -255,6 +258,17 @@ class Witness:
             self._hints[task_id] = min(self._hints.get(task_id, 0.0), hint or 0.0)
             self._due[task_id] = min(self._due[task_id], now + (hint or 0.0))
 
+    def _unrefused(self) -> dict[tuple[str, str], list[JSONObject]]:
+        """The different answers to each question that the server may have taken, as far as a client knows."""
+        found: dict[tuple[str, str], list[JSONObject]] = {}
+        for arrival in self.arrivals:
+            unsent = (
+                isinstance(arrival.fault, Unreachable) and arrival.headers is None
+            )  # in memory it is known
+            if not (arrival.method == "tasks/update" and (arrival.refused or unsent)):
+                _add_answers(arrival, found)
+        return found
+
     def _quieten(self, arrival: Arrival, task_id: str, now: float, seconds: float) -> None:
         # A poll may have been under way while the request was answered that this Retry-After belongs to.
         grace = 0.0 if arrival.method == "tasks/get" else self.tolerance_s
@@ -266,6 +280,16 @@ class Witness:
         if at >= until - self.tolerance_s:
             self._quiet.pop(task_id, None)
         return until if since <= at else -math.inf
+
+
+def _add_answers(arrival: Arrival, found: dict[tuple[str, str], list[JSONObject]]) -> None:
+    answers = arrival.params.get("inputResponses")
+    subject = arrival.task_id or arrival.params.get("requestState")
+    if isinstance(answers, Mapping) and isinstance(subject, str):
+        for key, answer in answers.items():
+            payloads = found.setdefault((subject, key), [])
+            if answer not in payloads:
+                payloads.append(answer)
 
 
 def _words(intent: Hashable) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -67,8 +67,9 @@ from mcp_tasks_client.machine.events import (
     Tick,
     UpdateAcknowledged,
     UpdateFailed,
-    UpdateRejected,
+    UpdateRefused,
 )
+from mcp_tasks_client.machine.input_requests import MAX_REFUSALS
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
     Calling,
@@ -175,6 +176,9 @@ class History:
         self.answers = 0
         self.acknowledged: set[str] = set()
         self.unsent: set[str] = set()
+        self.sends: defaultdict[str, list[str]] = defaultdict(list)  # what became of each send of the answer
+        self.looked_for: set[str] = set()  # refused before the poll that is under way
+        self.looks: Counter[str] = Counter()  # the polls that showed a key, each sent after a refusal
         self.silent_until = 0.0
         self.first: dict[str, Any] = {}  # what was asked when a key was first seen
         self.last_poll: float | None = None
@@ -192,7 +196,7 @@ class History:
         self.polls = 0
         self.updates: list[dict[str, Any]] = []
         self.cancels = 0
-        self.before_host: dict[str, Any] = {}
+        self.before_host: dict[str, int] = {}  # by key: how many answers were refused before
 
     def run(self) -> None:
         """Live until some time after the end, or for a hundred moves and then in good order."""
@@ -247,6 +251,12 @@ class History:
             moves[self.the_host_cancels] = 1.5
         if self.driven and isinstance(self.state, Observing) and self.given:
             moves[self.an_answer_comes_twice] = 0.3
+        if (
+            self.driven
+            and isinstance(self.state, Observing)
+            and any(q.refusals for q in self.state.questions)
+        ):
+            moves[self.an_answer_comes_after_its_refusal] = 0.3
         if isinstance(self.state, Finished):
             moves[self.something_comes_too_late] = 5
         return moves
@@ -254,11 +264,14 @@ class History:
     # ── one step, and the laws ────────────────────────────────────────────────────────────────
 
     def feed(self, event: Event) -> None:
-        before, self.driven = self.state, not isinstance(event, CallRefused | PollCut)
+        held = isinstance(event, AnswerReady) and event.held
+        before, self.driven = self.state, not (isinstance(event, CallRefused | PollCut) or held)
         self.told.append(repr(event))
         if isinstance(event, InputAsked | TaskCreated | CallAgain):
             # Keys are unique within one round, and within one task.
             self.asked, self.given, self.acknowledged, self.unsent = set(), {}, set(), set()
+            self.sends.clear()
+            self.looks.clear()
             self.silent_until, self.last_poll = 0.0, None
         if isinstance(event, Resumed):
             self.asked = set()  # whatever was before the host was withdrawn
@@ -268,9 +281,11 @@ class History:
             self.sent = False  # answered, allowed a second time, or surely never begun
         if isinstance(event, Tick | Resumed):
             self.unsent = set()  # the wait is over
-        if isinstance(event, AnswerReady) and event.key in open_keys(before):
+        if isinstance(event, AnswerReady) and open_keys(before).get(event.key) == event.refusals:
             self.given.setdefault(event.key, event.answer)
         after, actions = advance(before, event, self.policy)
+        self.note_what_became_of_sends(before, event)
+        self.check_what_opens_again(before, after)
         self.state = after
         self.driven = self.driven or any(isinstance(action, SendCall) for action in actions)
 
@@ -302,6 +317,40 @@ class History:
                 self.first.setdefault(q.key, (self.state.task.input_requests or {}).get(q.key))
         self.check_that_something_will_happen()
 
+    def note_what_became_of_sends(self, before: State, event: Event) -> None:
+        match event:
+            case UpdateAcknowledged(keys=keys):
+                became = "taken"
+            case UpdateRefused(keys=keys):
+                became = "refused"
+            case UpdateFailed(keys=keys):
+                became = "untaken" if event.untaken else "lost"
+            case ObservationRefused(untaken=keys):
+                became = "untaken"
+            case Observed(task=task) if isinstance(before, Observing) and task.task_id == before.task.task_id:
+                if task.status == "input_required":
+                    self.looks.update(self.looked_for & set(task.input_requests or ()))
+                return
+            case _:
+                return
+        for key in keys:
+            if self.sends[key][-1:] == ["on its way"]:
+                self.sends[key][-1] = became
+
+    def check_what_opens_again(self, before: State, after: State) -> None:
+        """Only what the server has refused twice, and has not taken, and still asks at two looks."""
+        count = {q.key: q.refusals for q in questions(before)}
+        for q in questions(after):
+            if q.refusals > count.get(q.key, 0):
+                assert set(self.sends[q.key]) <= {"refused", "untaken"}, "it may have been taken"
+                assert self.sends[q.key].count("refused") >= 2, "one of several servers may not know the task"
+                assert self.looks[q.key] >= 2, "it was opened after one look"
+                assert q.refusal
+                assert q.unanswered
+                del self.given[q.key], self.sends[q.key], self.looks[q.key]
+                self.asked.discard(q.key)
+                self.tally["Observed", "question opened again"] += 1
+
     def act(self, action: Action) -> None:
         match action:
             case Wake(after_s):
@@ -310,12 +359,16 @@ class History:
                 self.alarm = None
                 self.last_poll = self.elapsed
                 self.polls += 1
-            case Ask(key, request):
-                self.before_host[key] = request
+                self.looked_for = {key for key, became in self.sends.items() if became[-1:] == ["refused"]}
+            case Ask(key, _, refusals):
+                assert refusals < MAX_REFUSALS, "a question is asked without end"
+                self.before_host[key] = refusals
             case StopAsking():
                 self.before_host.clear()
             case SendAnswers(answers):
                 self.updates.append(dict(answers))
+                for key in answers:
+                    self.sends[key].append("on its way")
             case SendCancel():
                 self.cancels += 1
             case SendCall():
@@ -347,6 +400,7 @@ class History:
             case Ask(key, request):
                 assert [(q.request, q.answer) for q in questions(saved) if q.key == key] == [(request, None)]
             case SendAnswers(answers):
+                assert saved == kept_of(self.state), "an owner that was overtaken would send it"
                 kept = {q.key: q.answer for q in questions(saved)}
                 assert {key: kept.get(key) for key in answers} == answers
             case SendCall():
@@ -377,6 +431,8 @@ class History:
                 self.observing.ttl_ms,
                 self.observing.failure,
             )
+            # An answer that goes again, and a question that opens again.
+            news = news or questions(self.state) != questions(before)
             if foreign or not news:
                 assert Save() not in actions
         if isinstance(before, Observing) and isinstance(event, PollFailed) and event.retry_after_s is None:
@@ -396,7 +452,7 @@ class History:
                 assert isinstance(self.state, Observing)
                 outstanding = set(self.state.task.input_requests or {})
                 assert set(answers) <= outstanding, "an answer was sent to what is not asked"
-                assert not open_keys(self.state) & outstanding, "a part of the answers was sent"
+                assert not open_keys(self.state).keys() & outstanding, "a part of the answers was sent"
         if isinstance(action, Ask | SendAnswers) and isinstance(self.state, Observing):
             assert self.state.cancel == "no"
 
@@ -411,10 +467,12 @@ class History:
                 assert q.key in after, "a question was forgotten"
                 now = after[q.key]
                 assert now.digest == q.digest
-                if q.stage not in ("open", "asking") and now.stage != "acknowledged":
+                if q.stage not in ("open", "asking") and now.stage != "acknowledged" and not now.unanswered:
                     assert now.answer is not None
                     assert now.answer == q.answer
                     assert q.stage != "acknowledged" or now.listed >= 5
+                if now.unanswered and not q.unanswered:
+                    assert now.refusals == q.refusals + 1
 
     def check_reports(self, before: State, actions: tuple[Action, ...]) -> None:
         told = sum(isinstance(action, Report) for action in actions)
@@ -552,25 +610,50 @@ class History:
         jitter, retry_after_s = self.chance.jitter(), self.chance.retry_after()
         acknowledged = UpdateAcknowledged(keys=keys)
         failed = UpdateFailed(why="no", keys=keys, now=self.now, jitter=jitter, retry_after_s=retry_after_s)
-        refused = ObservationRefused(error=ConnectionLostError("no"), now=self.now)
-        rejected = UpdateRejected(keys=keys, message="m")
-        self.feed(self.chance.pick(acknowledged, acknowledged, failed, failed, rejected, rejected, refused))
+        failed = replace(failed, untaken=self.chance.one_in(3))
+        ended = ObservationRefused(error=ConnectionLostError("no"), now=self.now)
+        ended = replace(ended, untaken=self.chance.pick((), keys))
+        refused = UpdateRefused(keys=keys, words="m")
+        self.feed(self.chance.pick(acknowledged, failed, refused, refused, refused, refused, ended))
 
     # ── the host ──────────────────────────────────────────────────────────────────────────────
 
     def the_host_answers(self) -> None:
         key = self.chance.pick(*self.before_host)
-        del self.before_host[key]
+        refusals = self.before_host.pop(key)
         self.answers += 1  # a person asked twice need not say the same
         action = self.chance.pick("accept", "accept", "decline")
-        self.feed(AnswerReady(key=key, answer={"n": self.answers, "action": action}, now=self.now))
+        answer = {"n": self.answers, "action": action}
+        self.feed(AnswerReady(key=key, answer=answer, now=self.now, refusals=refusals))
 
     def an_answer_comes_twice(self) -> None:
         self.answers += 1
-        self.feed(AnswerReady(key=self.chance.pick(*self.given), answer={"n": self.answers}, now=self.now))
+        key = self.chance.pick(*self.given)
+        self.feed(AnswerReady(key=key, answer={"n": self.answers}, now=self.now, refusals=self.refusals(key)))
+
+    def an_answer_comes_after_its_refusal(self) -> None:
+        key = self.chance.pick(*[q.key for q in questions(self.state) if q.refusals])
+        late = {"key": key, "refusals": self.refusals(key) - 1}
+        before, self.answers = self.state, self.answers + 1
+        ready = AnswerReady(answer={"n": self.answers}, now=self.now, **late)
+        self.feed(self.chance.pick(ready, AnswerUnavailable(why="no", **late)))
+        assert self.state == before
+
+    def an_answer_is_left(self) -> None:
+        """Nobody drives the call, and will not before this is part of its state."""
+        left = open_keys(self.state)
+        if isinstance(self.state, Observing) and left:
+            key = self.chance.pick(*left)
+            self.answers += 1
+            answer = {"n": self.answers}
+            self.feed(AnswerReady(key=key, answer=answer, now=self.now, refusals=left[key], held=True))
+
+    def refusals(self, key: str) -> int:
+        return next((q.refusals for q in questions(self.state) if q.key == key), 0)
 
     def the_host_cannot_answer(self) -> None:
-        self.feed(AnswerUnavailable(key=self.chance.pick(*self.before_host), why="no callback"))
+        key = self.chance.pick(*self.before_host)
+        self.feed(AnswerUnavailable(key=key, why="no callback", refusals=self.before_host[key]))
 
     def the_host_cancels(self) -> None:
         self.feed(CancelRequested(now=self.now))
@@ -600,6 +683,8 @@ class History:
         self.let_go()
         self.saved = dump_state(self.state)  # an orderly end brings the record up to date
         self.time_passes_while_nobody_drives()
+        if self.chance.one_in(4):
+            self.an_answer_is_left()
         self.feed(Resumed(now=self.now, jitter=self.chance.jitter()))
 
     def the_process_dies(self) -> None:
@@ -610,6 +695,8 @@ class History:
         if isinstance(self.state, Observing) and self.state.due_at > self.now:
             # Saved with one jitter, polled by another: within that fraction a poll may come early.
             self.last_poll = None
+        if self.chance.one_in(4):
+            self.an_answer_is_left()
         match self.state:
             case Observing() | Gathering():
                 self.feed(Resumed(now=self.now, jitter=self.chance.jitter(), due_is_exact=False))
@@ -631,6 +718,8 @@ class History:
             self.calling = False
             self.feed(TaskCreated(task=self.orderly_snapshot(), now=self.now, jitter=1.0))
         elif not self.driven:
+            if max(open_keys(self.state).values(), default=0) >= MAX_REFUSALS:
+                self.an_answer_is_left()  # nobody is asked any more
             self.feed(Resumed(now=self.now, jitter=1.0))
         elif self.before_host:
             self.the_host_answers()
@@ -660,7 +749,7 @@ class History:
         late = (
             Resumed(now=self.now, jitter=self.chance.jitter()),
             PollFailed(why="no", now=self.now, jitter=self.chance.jitter(), retry_after_s=1.0),
-            UpdateRejected(keys=KEYS, message="m"),
+            UpdateRefused(keys=KEYS, words="m"),
             TaskMissing(message="m", now=self.now),
             AnswerReady(key="name", answer={}, now=1.0),
             ObservationRefused(error=ConnectionLostError("no"), now=self.now),
@@ -673,8 +762,9 @@ def questions(state: State) -> tuple[Question, ...]:
     return state.questions if isinstance(state, Observing | Gathering) else ()
 
 
-def open_keys(state: State) -> set[str]:
-    return {q.key for q in questions(state) if q.stage in ("open", "asking")}
+def open_keys(state: State) -> dict[str, int]:
+    """The questions without an answer, and how many answers to each were refused."""
+    return {q.key: q.refusals for q in questions(state) if q.stage in ("open", "asking")}
 
 
 NAMED = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
@@ -717,9 +807,10 @@ REACHED = {
         "CallAgain",
         "PollFailed",
         "UpdateAcknowledged",
-        "UpdateRejected",
+        "UpdateRefused",
     },
-    "SendAnswers": {"AnswerReady", "Tick", "Resumed"},
+    "SendAnswers": {"AnswerReady", "Tick", "Resumed", "Observed"},
+    "question opened again": {"Observed"},
     "SendCall": {"AnswerReady", "InputAsked", "CallAgain"},
     "SendCancel": {"TaskCreated", "CancelRequested", "Resumed", "Tick"},
     "Wake": {"TaskCreated", "Observed", "PollFailed", "UpdateFailed", "CancelFailed", "CancelAcknowledged"}

@@ -7,10 +7,12 @@ and at the end a table of every event in every state.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import pytest
 
@@ -59,9 +61,16 @@ from mcp_tasks_client.machine.events import (
     Tick,
     UpdateAcknowledged,
     UpdateFailed,
-    UpdateRejected,
+    UpdateRefused,
 )
-from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS, MAX_SIZE, find_swapped
+from mcp_tasks_client.machine.input_requests import (
+    MAX_OPEN,
+    MAX_QUESTIONS,
+    MAX_REFUSALS,
+    MAX_SIZE,
+    TOLD_AT_MOST,
+    find_swapped,
+)
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
     Calling,
@@ -151,8 +160,8 @@ class Life:
     def acknowledged(self, *keys: str) -> tuple[Action, ...]:
         return self.feed(UpdateAcknowledged(keys=keys))
 
-    def rejected(self, *keys: str) -> tuple[Action, ...]:
-        return self.feed(UpdateRejected(keys=keys, message="Not that"))
+    def refused(self, *keys: str, words: str = "Not that") -> tuple[Action, ...]:
+        return self.feed(UpdateRefused(keys=keys, words=words))
 
     def cancels(self) -> tuple[Action, ...]:
         return self.feed(CancelRequested(now=self.now))
@@ -1262,7 +1271,7 @@ def test_a_server_that_refuses_an_answer_for_the_second_time_has_it() -> None:
     for _ in range(5):
         life.asked(name=NAME)
     assert life.stage("name") == "sending"
-    life.feed(UpdateRejected(keys=("name",), message="answered already"))
+    life.feed(UpdateRefused(keys=("name",), words="answered already"))
     assert life.stage("name") == "acknowledged"
     assert not only(Park, life.asked(name=NAME))
 
@@ -1280,7 +1289,7 @@ def test_a_second_answer_to_the_same_question_changes_nothing() -> None:
     life = sending()
     assert life.answers("name", BOB) == ()
     life.update_fails("name")
-    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+    assert life.ticks() == (Save(), SendAnswers({"name": ADA}), Poll())
 
 
 def test_an_answer_to_a_question_nobody_asked_is_not_sent() -> None:
@@ -1513,7 +1522,7 @@ def test_a_failed_update_goes_again_with_the_next_poll_and_the_very_same_answers
     life = sending()
     assert life.update_fails("name") == (Save(), Wake(5.0))
     assert life.stage("name") == "unsent"
-    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+    assert life.ticks() == (Save(), SendAnswers({"name": ADA}), Poll())
 
 
 def test_a_failing_update_backs_off_and_heeds_retry_after() -> None:
@@ -1566,68 +1575,203 @@ def test_a_late_word_about_an_answer_that_is_not_on_its_way_changes_nothing() ->
     life.acknowledged("name")
     before = life.state
     life.acknowledged("name")
-    life.rejected("name")
+    life.refused("name")
     assert life.state == before
 
 
-def test_a_rejected_answer_is_an_error_only_when_the_next_snapshot_still_asks() -> None:
+@requirement("law:3")
+def test_an_answer_that_is_refused_twice_and_still_waited_for_each_time_opens_its_question_again() -> None:
     life = sending()
-    assert life.rejected("name") == (Save(),)
+    assert life.refused("name", words="never heard of") == (Save(),)
     assert life.stage("name") == "rejected"
-    why = "the server rejected the answer: Not that"
+    once_more = (Save(), Wake(5.0), SendAnswers({"name": ADA}))
+    assert life.asked_once_more(name=NAME) == once_more, "one of several servers may not know the task"
+    assert life.refused("name", words="no such version") == (Save(),)
+    assert life.asked_once_more(name=NAME) == (Save(), Wake(5.0), Ask("name", NAME, 1))
+    (question,) = life.observing.questions
+    assert (question.refusals, question.refusal, question.answer) == (1, "no such version", None)
+
+
+def refused_twice(life: Life, key: str = "name", **requests: Any) -> tuple[Action, ...]:
+    """The answer on its way is refused, and once more after a look. The actions of the second look."""
+    life.refused(key)
+    life.asked_once_more(**(requests or {key: NAME}))
+    life.refused(key)
+    return life.asked_once_more(**(requests or {key: NAME}))
+
+
+def opened_again() -> Life:
+    """A life whose one answer was refused for good."""
+    life = sending()
+    assert only(Ask, refused_twice(life))
+    return life
+
+
+@requirement("law:3")
+def test_a_new_answer_to_a_question_that_is_open_again_is_committed_and_sent_in_place_of_the_old_one() -> (
+    None
+):
+    life = opened_again()
+    bob = AnswerReady(key="name", answer=BOB, now=life.now, refusals=1)
+    assert life.feed(bob) == (Save(), SendAnswers({"name": BOB}))
+    life.acknowledged("name")
+    assert not only(SendAnswers, life.asked_once_more(name=NAME))
+
+
+@requirement("law:3")
+def test_the_words_and_the_count_of_refusals_survive_a_crash_before_the_question_is_asked_again() -> None:
+    life = opened_again()
+    life.crashes()
+    assert life.asked(name=NAME) == (Wake(5.0), Ask("name", NAME, 1))
+    assert life.observing.questions[0].refusal == "Not that"
+
+
+@requirement("law:3")
+def test_an_answer_to_an_earlier_asking_comes_too_late() -> None:
+    life = opened_again()
+    before = life.state
+    assert life.answers("name", BOB) == ()
+    assert life.feed(AnswerUnavailable(key="name", why="")) == ()
+    assert life.state == before
+
+
+@requirement("law:3")
+def test_a_question_is_asked_a_bounded_number_of_times_and_may_be_answered_all_the_same() -> None:
+    life = sending()
+    for refusals in range(1, MAX_REFUSALS):
+        assert only(Ask, refused_twice(life)) == [Ask("name", NAME, refusals)]
+        life.feed(AnswerReady(key="name", answer=ADA, now=life.now, refusals=refusals))
+    why = "the server refused the answer: Not that"
+    parked = (Save(), Wake(5.0), StopAsking(), Park(Unanswered(("name",), why)))
+    assert refused_twice(life) == parked
+    life.resumes()
+    assert life.asked(name=NAME) == (Wake(5.0), *parked[2:])
+    told(life, "input_required", inputRequests={"name": NAME, "age": AGE})
+    assert life.stage("name") == "open"
+    left = AnswerReady(key="name", answer=BOB, now=life.now, refusals=MAX_REFUSALS, held=True)
+    assert life.feed(left) == (Save(),)
+
+
+@requirement("law:3")
+def test_an_answer_that_is_left_for_a_parked_call_is_sent_for_the_first_time_when_it_is_resumed() -> None:
+    life = asking()
+    life.feed(AnswerReady(key="name", answer=ADA, now=life.now, held=True))
+    assert only(SendAnswers, life.crashes()) == [SendAnswers({"name": ADA})]
+    assert only(Ask, refused_twice(life)), "no earlier send can have been taken"
+
+
+LOSSES: Final[dict[str, Callable[[Life], object]]] = {
+    "the reply is lost": lambda life: life.update_fails("name"),
+    "the process dies": lambda life: life.crashes(),
+    "its session refuses meanwhile": lambda life: (
+        life.feed(ObservationRefused(error=CredentialRefusedError("401"), now=life.now)),
+        life.resumes(),
+    ),
+}
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("refused_before", [False, True], ids=["at first", "after a refusal"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_answer_whose_earlier_send_may_have_been_taken_stays_and_the_call_parks(
+    loss: str, refused_before: bool
+) -> None:
+    life = sending()
+    if refused_before:
+        life.refused("name")
+        life.asked_once_more(name=NAME)
+    LOSSES[loss](life)
+    life.ticks()
+    assert life.stage("name") == "sending"
+    life.refused("name")
+    why = "the server refused the answer, which it may have taken before: Not that"
     parked = (StopAsking(), Park(Unanswered(("name",), why)))
-    assert life.asked_once_more(name=NAME) == (Wake(5.0), *parked)
+    assert life.asked_once_more(name=NAME)[-2:] == parked
+    assert life.resumes() == (Wake(5.0), SendAnswers({"name": ADA}))
 
 
-def test_a_snapshot_that_was_on_its_way_when_the_answer_was_rejected_proves_nothing() -> None:
+@pytest.mark.parametrize("parks", [False, True])
+def test_an_answer_that_surely_did_not_arrive_before_may_be_refused(parks: bool) -> None:
+    life = sending()
+    if parks:
+        refused = CredentialRefusedError("401")
+        life.feed(ObservationRefused(error=refused, now=life.now, untaken=("name",)))
+        assert only(SendAnswers, life.resumes())
+    else:
+        life.feed(UpdateFailed(why="no", keys=("name",), now=life.now, jitter=0.0, untaken=True))
+        life.ticks()
+    assert only(Ask, refused_twice(life))
+
+
+def test_a_record_of_an_earlier_version_does_not_say_what_became_of_its_answer() -> None:
+    life = asking()
+    life.feed(AnswerReady(key="name", answer=ADA, now=life.now, held=True))
+    written = json.loads(dump_state(life.state))
+    for name in ("earlier", "refusals"):
+        del written["questions"][0][name]
+    life.state = load_state(json.dumps(written))
+    assert only(SendAnswers, life.resumes())
+    life.refused("name")
+    assert only(Park, life.asked_once_more(name=NAME))
+
+
+def test_a_snapshot_that_was_on_its_way_when_the_answer_was_refused_proves_nothing() -> None:
     life = sending()
     life.ticks()
-    life.rejected("name")
+    life.refused("name")
     assert life.asked(name=NAME) == (Wake(5.0),)
     life.ticks()
-    assert only(Park, life.asked(name=NAME))
+    assert only(SendAnswers, life.asked(name=NAME))
+    life.ticks()
+    life.refused("name")
+    assert life.asked(name=NAME) == (Wake(5.0),)
 
 
-def test_a_rejected_answer_is_forgiven_when_the_task_has_moved_on() -> None:
+def test_a_refused_answer_is_forgiven_when_the_task_has_moved_on() -> None:
     life = sending()
-    life.rejected("name")
+    life.refused("name")
     assert life.sees() == (Save(), Wake(5.0), Publish(snapshot()))
     assert Finish() in life.sees("completed", result=RESULT)
     assert ended(life) == Completed(result=RESULT)
 
 
-def test_a_rejected_answer_is_not_sent_again_by_a_tick() -> None:
+def test_a_refused_answer_is_not_sent_again_by_a_tick_or_a_restart() -> None:
     life = sending()
-    life.rejected("name")
+    life.refused("name")
+    assert life.crashes() == (Wake(5.0),)
     assert life.ticks() == (Poll(),)
+    assert only(SendAnswers, life.asked(name=NAME))
 
 
-def test_a_rejected_answer_goes_again_unchanged_when_the_drive_is_resumed() -> None:
-    life = sending()
-    life.rejected("name")
-    life.asked_once_more(name=NAME)
-    assert life.resumes() == (Wake(5.0), SendAnswers({"name": ADA}))
-    assert life.observing.questions[0].refusal == ""
-    assert life.crashes() == (Wake(5.0), SendAnswers({"name": ADA}))
-
-
-def test_every_rejected_key_that_is_still_asked_is_named_when_the_drive_parks() -> None:
+def test_answers_that_were_refused_together_go_again_one_by_one() -> None:
+    """A wrong answer of one person does not have another person asked again."""
     life = asking(name=NAME, age=AGE)
     life.answers("name")
-    life.answers("age")
-    life.rejected("name", "age")
-    (park,) = only(Park, life.asked_once_more(name=NAME, age=AGE))
-    assert park.reason.keys == ("name", "age")
+    life.answers("age", BOB)
+    life.refused("name", "age")
+    assert only(SendAnswers, life.asked_once_more(name=NAME, age=AGE)) == [SendAnswers({"name": ADA})]
+    life.acknowledged("name")
+    assert only(SendAnswers, life.ticks()) == [SendAnswers({"age": BOB})]
+    life.refused("age")
+    life.asked(name=NAME, age=AGE)
+    assert only(Ask, life.asked_once_more(age=AGE)) == [Ask("age", AGE, 1)]
+    assert life.stage("name") == "acknowledged"
 
 
-def test_a_new_question_beside_a_rejected_answer_is_saved_and_asked_on_resume() -> None:
+def test_a_new_question_beside_a_refused_answer_is_saved_and_asked() -> None:
     life = sending()
-    life.rejected("name")
+    life.refused("name")
     actions = life.asked_once_more(name=NAME, age=AGE)
-    assert only(Park, actions)
-    assert not only(Ask, actions)
-    life.crashes()
-    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    assert only(Ask, actions) == [Ask("age", AGE)]
+    assert not only(SendAnswers, actions)
+    assert only(SendAnswers, life.answers("age", BOB)) == [SendAnswers({"age": BOB})]
+    assert only(SendAnswers, life.ticks()) == [SendAnswers({"name": ADA})]
+
+
+def test_a_refusal_of_a_megabyte_is_not_kept() -> None:
+    life = sending()
+    life.refused("name", words="x" * 1_000_000)
+    assert len(life.observing.questions[0].refusal) == TOLD_AT_MOST
 
 
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────
@@ -1813,7 +1957,7 @@ def test_a_cancellation_that_fails_after_another_got_through_is_not_said_again(r
 
 def test_a_rejected_answer_does_not_stop_the_polling_of_a_task_the_host_has_cancelled() -> None:
     life = sending()
-    life.rejected("name")
+    life.refused("name")
     life.cancels()
     assert life.asked_once_more(name=NAME) == (Wake(5.0),)
 
@@ -2029,7 +2173,7 @@ def test_an_answer_the_server_no_longer_waits_for_is_not_sent_along_with_one_it_
 
 def test_a_forgiven_answer_is_not_sent_again_when_the_drive_is_resumed() -> None:
     life = sending()
-    life.rejected("name")
+    life.refused("name")
     life.sees()  # the task has moved on
     assert life.resumes() == (Wake(5.0),)
 
@@ -2046,7 +2190,7 @@ def test_a_silence_ends_with_its_wait_even_if_the_clock_was_set_back_meanwhile()
     life = sending()
     (wake,) = only(Wake, life.update_fails("name", retry_after_s=120.0))
     life.now += wake.after_s - 86_400.0
-    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+    assert life.ticks() == (Save(), SendAnswers({"name": ADA}), Poll())
     assert only(Wake, life.asked(name=NAME)) == [Wake(5.0)]
 
 
@@ -2107,7 +2251,7 @@ def test_nothing_is_sent_even_in_the_last_moment_of_a_silence() -> None:
     life.now += 119.5
     assert life.answers("name") == (Save(),)
     life.now += 0.5
-    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+    assert life.ticks() == (Save(), SendAnswers({"name": ADA}), Poll())
 
 
 def test_the_longer_one_of_two_silences_counts() -> None:
@@ -2288,7 +2432,7 @@ AnswerReady          calling            gathering          outcome_unknown  obse
 AnswerUnavailable    calling            gathering          outcome_unknown  observing  finished
 UpdateAcknowledged   -                  -                  -                observing  finished
 UpdateFailed         -                  -                  -                observing  finished
-UpdateRejected       -                  -                  -                observing  finished
+UpdateRefused        -                  -                  -                observing  finished
 CancelRequested      calling            finished           outcome_unknown  observing  finished
 CancelAcknowledged   -                  -                  -                observing  finished
 CancelRejected       -                  -                  -                observing  finished
@@ -2369,7 +2513,7 @@ def sample_events() -> list[Event]:
         AnswerUnavailable(key="name", why=""),
         UpdateAcknowledged(keys=("sending",)),
         UpdateFailed(why="no", keys=("sending",), **at),
-        UpdateRejected(keys=("sending",), message=""),
+        UpdateRefused(keys=("sending",), words=""),
         CancelRequested(now=0.0),
         CancelAcknowledged(now=1.0),
         CancelRejected(now=1.0),

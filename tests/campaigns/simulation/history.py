@@ -40,7 +40,7 @@ from ..shared_journal import LOOK_S
 from ..virtual_time import WorldClock
 from .over_http import Gateway
 from .parts import WHOLE, Parts
-from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan
+from .plans import CHAOS_S, Answering, Intent, Moment, Plan, fault, plan, refusal
 from .process import Process
 from .telling import Grapevine
 
@@ -48,6 +48,9 @@ __all__ = ["History", "play"]
 
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
+
+REFUSING_S: Final = 300.0
+"""Seconds of it in which answers are still refused for what they are."""
 
 _LOOK_S: Final = 20.0
 """Seconds within which whoever adopts has looked for what is free."""
@@ -80,6 +83,7 @@ class History:
             Random(f"what comes from outside in {seed}"),
             Random(f"what is taken up in {seed}"),
             Random(f"who is parted from the journal in {seed}"),
+            Random(f"what is refused in {seed}"),
         )
         self.clock = WorldClock()
         self.journal = journal or parts.disk()
@@ -104,6 +108,12 @@ class History:
         self.asked_at_once: set[str] = set()
         """What was asked, answered and asked anew in one moment, as it only can be in virtual time: the two
         are told apart by when they were asked."""
+
+        self.askings: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        """Under which names a question of a record was put to a callback."""
+
+        self.refused: dict[tuple[str, str], list[JSONObject]] = {}
+        """By record and key: the answers that were refused for good. The question opened again after each."""
 
         self.committed: dict[str, float] = {}
         """Since when an answer to a question is part of the state in the journal."""
@@ -144,6 +154,7 @@ class History:
         """When a poll of a task was answered, and it had not ended."""
 
         self._faults = Random(seed + 1)
+        self._refusals = Random(f"which updates are refused in {seed}")
         self._outrunning = Random(f"who is faster in {seed}")
         self._tokens = Random(f"when a credential expires in {seed}")
         self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
@@ -157,6 +168,11 @@ class History:
         self.server.on_request = self._on_request
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
+
+    @property
+    def expires(self) -> bool:
+        """Whether credentials expire."""
+        return self._expiry_rate > 0
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +212,7 @@ class History:
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
         self.note_questions(record)
+        self._note_refusals(record)
         for question in getattr(record.state, "questions", ()):
             if not question.unanswered:
                 self.committed.setdefault(question.key, self.clock.now)
@@ -227,6 +244,30 @@ class History:
                 self._may_ask_anew(record)
                 self._wished_calls.discard(record.record_id)
                 self.told_to_cancel.pop(record.record_id, None)
+
+    def _note_refusals(self, record: TaskRecord) -> None:
+        """Only what the server has refused twice, and cannot have taken, opens its question again."""
+        for question in getattr(record.state, "questions", ()):
+            before = self.refused.setdefault((record.record_id, question.key), [])
+            if question.refusals <= len(before):
+                continue
+            sends = [
+                one
+                for one in self.server.witness.log("tasks/update", record.task_id)
+                if one.params["inputResponses"].get(question.key, before) not in [before, *before]
+            ]
+            said = [one.answered_at for one in sends if one.refused and one.answered_at is not None]
+            if any(not (one.refused or isinstance(one.fault, Unreachable)) for one in sends):
+                self.break_("opened though it may have been taken", question.key)
+            polls = self.server.witness.log("tasks/get", record.task_id)
+            if len(said) < 2 or sum(one.at >= said[0] and one.answered_at is not None for one in polls) < 2:
+                self.break_("opened too soon", question.key)
+            if not sends:
+                self.break_("opened without a refusal", question.key)
+                continue
+            self.tell(f"{question.key} is open again")
+            before.append(sends[-1].params["inputResponses"][question.key])
+            self._forget_answers({question.key})
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
@@ -416,6 +457,8 @@ class History:
             found = fault(self._faults, arrival.method)
         if found is None and not self.calm and self._tokens.random() < self._expiry_rate:
             found = HttpError(401)  # a host then renews it, and goes on with the call
+        if found is None and not self.calm and arrival.method == "tasks/update":
+            found = refusal(self._refusals) if self._refusals.random() < self.plan.refusal_rate else None
         if self._wants_quiet(arrival):
             found = HttpError(503, retry_after_s=40.0)
         if self.plan.telling.is_down(self.clock.now):
@@ -451,6 +494,8 @@ class History:
                 return
             last = Process(self, -1, last=True)
             tasks.start_soon(last.live)
+            await self.clock.pass_to(self.clock.now + REFUSING_S, last.ended)
+            self.plan.gives_in = True
             await self.clock.pass_to(self.clock.now + CALM_S, last.ended)
             if not last.ended.is_set():
                 self.break_("no end", f"the last process, after {CALM_S} s")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
+from unittest.mock import patch
 
 import anyio
 import httpx
@@ -25,8 +26,8 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import Observer, Point
 from mcp_tasks_client.errors import QuestionWithdrawnError, SessionError
 from mcp_tasks_client.journal.base import Instruction, Journal, LeaseSource, Listener, Taken
-from mcp_tasks_client.machine import Step
-from mcp_tasks_client.machine.actions import Forget, Poll, Save, SendAnswers, Wake
+from mcp_tasks_client.machine import Step, input_requests
+from mcp_tasks_client.machine.actions import Ask, Forget, Poll, Save, SendAnswers, Wake
 from mcp_tasks_client.machine.events import (
     AnswerReady,
     AnswerUnavailable,
@@ -617,6 +618,83 @@ def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> Parts:
         return replace(state, questions=tuple(replace(one, listed=0) for one in state.questions))
 
     return _state_before(Observed, change=believe)
+
+
+# ── answers that are refused ──────────────────────────────────────────────────────────────────
+
+
+def _earlier(before: str, then: str) -> Parts:
+    """A look takes one fate of the earlier sends of a refused answer for another."""
+
+    def mistake(state: Observing) -> Observing:
+        questions = (
+            replace(one, earlier=then) if one.stage == "disputed" and one.earlier == before else one  # type: ignore[arg-type]
+            for one in state.questions
+        )
+        return replace(state, questions=tuple(questions))
+
+    return _state_before(Observed, change=mistake)
+
+
+@mutant
+def an_answer_that_may_have_been_taken_is_opened_again() -> Parts:
+    return _earlier("unknown", "refused")
+
+
+@mutant
+def a_question_opens_again_after_one_look() -> Parts:
+    return _earlier("none", "refused")
+
+
+@mutant
+def one_refusal_by_a_replica_ends_the_wait() -> Parts:
+    return _earlier("none", "unknown")
+
+
+@mutant
+def a_lost_reply_to_an_answer_is_forgotten() -> Parts:
+    def forget(state: State, event: Event) -> Event:
+        return replace(event, untaken=True) if isinstance(event, UpdateFailed) else event
+
+    return _other_event(forget)
+
+
+@mutant
+def a_refused_answer_is_sent_again() -> Parts:
+    def keep(advance: Advance, state: State, event: Event, policy: PollPolicy) -> Step:
+        after, actions = advance(state, event, policy)
+        if not (isinstance(state, Observing) and isinstance(after, Observing)):
+            return after, actions
+        had = {one.key: one for one in state.questions}
+        opened = {
+            one.key for one in after.questions if one.key in had and one.refusals > had[one.key].refusals
+        }
+        questions = (
+            replace(one, stage="answered", answer=had[one.key].answer) if one.key in opened else one
+            for one in after.questions
+        )
+        actions = tuple(one for one in actions if not (isinstance(one, Ask) and one.key in opened))
+        return replace(after, questions=tuple(questions)), actions
+
+    return advancing(keep)
+
+
+@mutant
+def an_owner_that_was_overtaken_sends_what_was_refused() -> Parts:
+    return _without_save(Tick)
+
+
+@mutant
+def a_question_is_asked_without_end() -> Parts:
+    return Parts(patched=lambda: patch.object(input_requests, "MAX_REFUSALS", 1_000))
+
+
+@mutant
+def a_question_that_opens_again_has_its_old_name() -> Parts:
+    def old_name(record_id: str, asked: Any) -> str:
+        return question_id(record_id, replace(asked, refusals=0))
+
+    return Parts(patched=partial(rebound, question_id, old_name, history))
 
 
 # ── answers from outside ──────────────────────────────────────────────────────────────────────

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Literal, TypeAlias
 
+from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
@@ -35,7 +37,7 @@ from mcp_tasks_client.testing.steps import Ask, AskFirst, Reply
 
 from .telling import Telling, draw_telling
 
-__all__ = ["Answering", "Cancel", "Intent", "Moment", "Plan", "result_of"]
+__all__ = ["Answering", "Cancel", "Intent", "Moment", "Plan", "refusal", "result_of"]
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
 
@@ -186,6 +188,15 @@ class Plan:
     adopt_limit: int | None = None
     """How many calls a process takes up at once that adopts."""
 
+    refusal_rate: float = 0.0
+    """How often an update is refused for no fault of its answers, as by a replica that lags behind."""
+
+    refuses: bool = False
+    """Whether some answers are refused for what they are."""
+
+    gives_in: bool = False
+    """Set at the end: what is refused, and may have been taken before, would be refused for ever."""
+
     applications: list[str | None] = field(default_factory=list)
     """What each process calls itself; and the last one, which goes by a name if any does."""
 
@@ -200,10 +211,16 @@ class Plan:
 
 
 def plan(
-    random: Random, tells: Random, drops: Random, outside: Random, adopts: Random, parts: Random
+    random: Random,
+    tells: Random,
+    drops: Random,
+    outside: Random,
+    adopts: Random,
+    parts: Random,
+    refuses: Random,
 ) -> Plan:
     """A history. Drawn apart are what the server tells by itself, which calls are dropped in, who answers
-    from outside, who takes up what, and who is parted from the journal.
+    from outside, who takes up what, who is parted from the journal, and which answers are refused.
     """
     drawn = _plan(random, draw_telling(tells, CHAOS_S))
     if parts.random() < 0.1:
@@ -224,7 +241,29 @@ def plan(
     drawn.adopt_limit = adopts.choice([1, 2, None])
     names = adopts.choice([(None,), (None,), (None, "a")])
     drawn.applications = [*(adopts.choice(names) for _ in drawn.lives), names[-1]]
+    drawn.refusal_rate = refuses.choice([0.0, 0.0, 0.3])
+    drawn.refuses = refuses.random() < 0.5
+    if drawn.refuses:
+        for intent in drawn.intents:
+            intent.steps = tuple(_refusing(refuses, step, drawn) for step in intent.steps)
     return drawn
+
+
+def _refusing(random: Random, step: Step, drawn: Plan) -> Step:
+    """The same step, which may refuse the first answers to one of its questions."""
+    keys = [key for key, request in getattr(step, "requests", {}).items() if "url" not in str(request)]
+    if not (isinstance(step, Ask) and keys):
+        return step
+    key, most, refused = random.choice(keys), random.choice([1, 1, 2, 4]), list[JSONObject]()
+
+    def refuse(answers: Mapping[str, JSONObject]) -> str | None:
+        if drawn.gives_in:
+            return None
+        if key in answers and answers[key] not in refused and len(refused) < most:
+            refused.append(answers[key])
+        return f"not {answers[key]}" if answers.get(key) in refused else None
+
+    return replace(step, refuse=refuse)
 
 
 def _draw_answers(random: Random, processes: int) -> list[Answering]:
@@ -401,6 +440,13 @@ def result_of(number: int, answers: Any) -> dict[str, Any]:
     """What a tool returns: it tells what it was answered."""
     told = dict(sorted(answers.items()))
     return text_result(f"{number}: {told}")
+
+
+def refusal(random: Random) -> Fault:
+    """A refusal of ``tasks/update`` that says nothing of its answers."""
+    unknown = ErrorReply(-32602, "Task not found")
+    said = [ErrorReply(-32600, "no"), ErrorReply(-32000, "not now"), *map(HttpError, (400, 403, 422))]
+    return random.choice([unknown, unknown, *said])
 
 
 def fault(random: Random, method: str) -> Fault:

@@ -131,6 +131,7 @@ class Line(Session):
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
         self._process.sends(ref.task_id, "an answer")
+        self._process.answers(ref.task_id, answers)
         await self._while_it_lives(partial(self._heed, ref, partial(self._requests.update, ref, answers)))
 
     async def cancel(self, ref: TaskRef) -> None:
@@ -286,7 +287,7 @@ class Process(Observer):
         async with client:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                if self.last and self.history.plan.later:
+                if self.last and (self.history.plan.later or self.history.plan.refuses):
                     tasks.start_soon(self._answer_on, client)
                 async with anyio.create_task_group() as until_it_ends:
                     # Every other life adopts what comes free. The last one has to know when nothing is left.
@@ -395,6 +396,7 @@ class Process(Observer):
             except OutcomeUnknownError:
                 return  # of a reply that could not be committed before; whoever has made the call is told
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
+                self._check_doubt(error)
                 if _violated(error):
                     self.history.received(handle.tool)
                 self.history.tell(f"process {self.pid}: {handle!r}: {error!r}")
@@ -438,6 +440,7 @@ class Process(Observer):
                 await self.history.told(intent, type(error).__name__)
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
+                self._check_doubt(error)
                 if _violated(error):
                     await self.history.told(intent, "violated")  # so a replica that lags behind makes it look
                     return
@@ -452,6 +455,17 @@ class Process(Observer):
                 await self._sleep(9.0)
             except DrivenElsewhereError as error:
                 self.history.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+
+    def _check_doubt(self, error: TasksClientError) -> None:
+        """A call parks for an answer that may have been taken only if a send of it was not refused."""
+        handle, history = error.handle, self.history
+        if handle is None or handle.task_id is None or "may have taken before" not in str(error):
+            return
+        cut = any(one.killed or one.late for one in history.processes) or history.disk_failed
+        cut |= history.expires or any(one.timeout_s is not None for one in history.plan.intents)
+        updates = history.server.witness.log("tasks/update", handle.task_id)
+        if not cut and self.pid == 1 and all(one.refused for one in updates):
+            history.break_("parked though each send was refused", f"{handle.task_id} by process {self.pid}")
 
     async def _call(self, client: TasksClient, intent: Intent, on_unknown: Literal["raise", "resend"]) -> Any:
         try:
@@ -614,6 +628,16 @@ class Process(Observer):
         if owner is not self:
             self.history.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
 
+    def answers(self, task_id: str, answers: Mapping[str, JSONObject]) -> None:
+        """It is about to send answers."""
+        history = self.history
+        for (record_id, key), refused in history.refused.items():
+            answer = answers.get(key, {})
+            told_apart = answer.get("action") is None or "content" in answer  # else it may be said anew
+            again = told_apart and history.task_of(record_id) == task_id and answer in refused
+            if again and history.clock.now != self.wakes_at:
+                history.break_("a refused answer is sent again", f"{key} by process {self.pid}")
+
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task.
 
@@ -628,6 +652,13 @@ class Process(Observer):
         task_id = context.task.task_id if context.task is not None else None
         self.not_after_a_cancel(task_id, f"asks {key}")
         history.moment("asked", context.tool)
+        if task_id is not None:
+            names = history.askings[context.question.record_id, key]
+            names.add(context.question.question_id)
+            if len(names) > 3:
+                history.break_("asked without end", f"{key} by process {self.pid}")
+            if len(names) > 1 and context.question.refused is None:
+                history.break_("asked again without a word", f"{key} by process {self.pid}")
         # What was answered while it was suspended, it has not heard of when it wakes.
         wakes = self.wakes and key in history.left
         if key in history.committed and not wakes:

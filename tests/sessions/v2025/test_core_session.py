@@ -476,6 +476,24 @@ async def test_an_answer_that_did_not_arrive_is_sent_again_by_the_core(wire: Old
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
 
 
+@pytest.mark.parametrize("status", [403, 413, 422])
+async def test_a_question_whose_answer_is_refused_by_its_status_takes_another_one(
+    wire: OlderServer, status: int
+) -> None:
+    """A reply to a request of the server's has no reply itself, so that only its status can refuse it."""
+    async with asking(wire) as (session, observed, _, snapshot):
+        wire.replies["answer"] = lambda arrived: httpx.Response(status)
+        with pytest.raises(SessionError) as caught:
+            await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        assert (caught.value.retryable, caught.value.http_status) == (False, status)
+        assert key_of(await session.get(observed.kept[TASK])) == key_of(snapshot)
+        wire.replies["answer"] = lambda arrived: httpx.Response(202)
+        other = {"action": "decline"}
+        await session.update(observed.kept[TASK], {key_of(snapshot): other})
+    said = wire.of("answer")[-1].message["result"]
+    assert said["action"] == "decline"
+
+
 async def test_a_question_that_the_server_cancels_is_shown_no_more(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         params = {"requestId": 0}
