@@ -367,7 +367,9 @@ async def test_the_headers_are_asked_for_once_at_a_time_and_shared_by_those_that
         return {"Authorization": f"Bearer {server.token.value}"}
 
     failing, server = 0, Guarded(version, expires=0)
-    given = {"headers": (lambda: headers()) if plain else headers}  # a plain function may return an awaitable
+    given: dict[str, Any] = {
+        "headers": (lambda: headers()) if plain else headers
+    }  # a plain function may return an awaitable
     async with (
         server.http(httpx) as http,
         TasksClient(URL, http_client=http, journal=MemoryJournal(), poll=QUICK, **given) as client,

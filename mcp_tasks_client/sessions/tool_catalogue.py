@@ -54,14 +54,14 @@ _UNFINISHED: Final = (
 
 _MOST_PAGES: Final = 1000
 _MOST_TOOLS: Final = 100_000
-_MOST_BYTES: Final = 2**24
-"""Bytes of all tools and cursors of a list together, about."""
+_MOST_BYTES: Final = 2**26
+"""Bytes of all tools and cursors of a list together, about: as many as one reply may have."""
 
 _LARGEST_TOOL: Final = 2**20
 """Bytes of one tool, about. A schema of more cannot be read without holding the event loop."""
 
-_OF_EACH_VALUE: Final = 8
-"""Bytes that each JSON value counts as, besides its characters."""
+_OF_EACH_VALUE: Final = 32
+"""Bytes that each JSON value counts as, besides its characters. Reading one takes about a microsecond."""
 
 _MOST_ABSENT: Final = 1000
 """Names that are remembered as not listed, at most."""

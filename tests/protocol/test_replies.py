@@ -74,6 +74,17 @@ def test_a_round_of_questions_is_read_with_its_state(fields: dict[str, Any], exp
     assert read_call_reply({"resultType": "input_required", "_meta": {}, **fields}) == expected
 
 
+def test_a_round_whose_state_is_too_long_is_malformed_and_a_task_has_none() -> None:
+    longest, longer = "s" * 2**20, "s" * (2**20 + 1)
+    read = read_call_reply({"resultType": "input_required", "requestState": longest})
+    assert read == InputRequired({}, longest)
+    with pytest.raises(MalformedError, match="requestState of more than 1048576 characters"):
+        read_call_reply({"resultType": "input_required", "requestState": longer})
+    created = read_call_reply({"resultType": "task", "taskId": "t", "requestState": longer})
+    assert isinstance(created, Created)
+    assert (created.task.task_id, created.session_data) == ("t", None)
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"inputRequests": {}}, {"inputRequests": "name"}, {"requestState": None}]
 )

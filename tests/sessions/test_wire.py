@@ -31,6 +31,7 @@ from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.questions.callbacks import Callbacks
+from mcp_tasks_client.sessions import tool_catalogue
 from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.v2025.core_session import session_over
@@ -623,9 +624,11 @@ async def test_a_list_is_kept_and_fetched_again_if_asked_for(
 @ways("relay", "memory")
 @pytest.mark.parametrize("heavy", ["schema", "cursor", "description"])
 async def test_all_pages_of_a_list_together_are_bounded(
-    opened: Opened, server: CurrentServer, heavy: str
+    opened: Opened, server: CurrentServer, heavy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a megabyte a page, without an end."""
+    assert tool_catalogue._MOST_BYTES == 2**26
+    monkeypatch.setattr(tool_catalogue, "_MOST_BYTES", 2**22)
     text, pages = "x" * 2**19, 0
 
     def list_page(method: str, params: JSONObject) -> JSONObject:
@@ -642,7 +645,7 @@ async def test_all_pages_of_a_list_together_are_bounded(
         first, none = await session.tool("tool1"), await session.tool("none")
     assert first is not None
     assert none is None
-    assert pages < 2 * 34, "the name that was not found was looked for once more"
+    assert pages < 2 * 10, "the name that was not found was looked for once more"
 
 
 @requirement("law:11")
@@ -650,7 +653,7 @@ async def test_all_pages_of_a_list_together_are_bounded(
 async def test_a_tool_that_is_too_large_costs_itself_and_not_the_list(
     opened: Opened, server: CurrentServer
 ) -> None:
-    large = {"name": "large", "inputSchema": {"type": "object", "examples": [0] * 2**18}}
+    large = {"name": "large", "inputSchema": {"type": "object", "examples": [0] * 2**15}}
     listed = {**ACKNOWLEDGED, "tools": [large, TOOL], "ttlMs": 0, "cacheScope": "public"}
     server.replies["tools/list"] = listed
     async with opened() as session:
