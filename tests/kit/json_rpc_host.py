@@ -217,6 +217,7 @@ async def hosted(
     inner: Any = None,
     client_options: Mapping[str, Any] | None = None,
     host_options: Mapping[str, Any] | None = None,
+    limit_s: float = LIMIT_S,
     **options: Any,
 ) -> AsyncIterator[JsonRpcHost]:
     """A host whose client has the transport."""
@@ -224,7 +225,7 @@ async def hosted(
     options.setdefault("environment", Environment(clock=server.clock))
     lib: Any = library
     transport = TasksHttpTransport(inner or lib.ASGITransport(server.app), **options)
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(limit_s):
         async with lib.AsyncClient(transport=transport, **(client_options or {})) as client:
             yield JsonRpcHost(client, **(host_options or {}))
 
