@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from mcp_types import Tool
@@ -82,6 +83,12 @@ class ScriptedServer:
         )
         self._sloppy = sloppy
         self.app = HttpApp(self._requests, event_stream=event_stream, ids_as_text=ids_as_text, sloppy=sloppy)
+
+    def __repr__(self) -> str:
+        # A failed assertion about the server shows it.
+        counts = Counter(arrival.method for arrival in self.witness.arrivals)
+        sent = ", ".join(f"{method}: {count}" for method, count in counts.items())
+        return f"<{type(self).__name__} {self.endpoint} was sent {sent or 'nothing'}>"
 
     # ── the script ────────────────────────────────────────────────────────────────────────────
 

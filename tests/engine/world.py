@@ -16,6 +16,7 @@ from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
+from tests.kit.limit import limited
 from tests.scripted_session import STALL, ScriptedSession
 
 __all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World"]
@@ -57,7 +58,7 @@ class World:
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[TasksClient]:
         options = {"journal": self.journal, "poll": NO_JITTER, **options}
-        with anyio.fail_after(20):
+        with limited(20, lambda: [sent.method for sent in self.server.sent]):
             async with scripted_client(self.server, **options) as client:
                 yield client
 
@@ -98,8 +99,9 @@ class World:
 
     async def only_record(self, scope: Scope = SCOPE) -> TaskRecord:
         async with self.journal:
-            (record,) = await self.journal.records(scope)
-        return record
+            records = await self.journal.records(scope)
+        assert len(records) == 1, records
+        return records[0]
 
 
 class Asked:

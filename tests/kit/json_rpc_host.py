@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final
 
-import anyio
 import httpx
 import httpx2
 
@@ -30,6 +29,8 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+
+from .limit import limited
 
 __all__ = [
     "CURRENT",
@@ -217,6 +218,7 @@ async def hosted(
     inner: Any = None,
     client_options: Mapping[str, Any] | None = None,
     host_options: Mapping[str, Any] | None = None,
+    limit_s: float = LIMIT_S,
     **options: Any,
 ) -> AsyncIterator[JsonRpcHost]:
     """A host whose client has the transport."""
@@ -224,7 +226,7 @@ async def hosted(
     options.setdefault("environment", Environment(clock=server.clock))
     lib: Any = library
     transport = TasksHttpTransport(inner or lib.ASGITransport(server.app), **options)
-    with anyio.fail_after(LIMIT_S):
+    with limited(limit_s, lambda: [request.method for request in server.witness.arrivals]):
         async with lib.AsyncClient(transport=transport, **(client_options or {})) as client:
             yield JsonRpcHost(client, **(host_options or {}))
 

@@ -50,6 +50,7 @@ from tests.kit.current_server import (
     in_memory,
     working,
 )
+from tests.kit.limit import limited
 
 from .._observed import Observed
 from .._requirements import requirement
@@ -216,7 +217,7 @@ def way(request: pytest.FixtureRequest) -> str:
 def opened(way: str, server: CurrentServer) -> Opened:
     @asynccontextmanager
     async def open_session(limits: Limits | None = None) -> AsyncIterator[Session]:
-        with anyio.fail_after(20):
+        with limited(20, lambda: server.methods):
             async with WIRES[way](server, limits or Limits()) as session:
                 yield session
                 await session.aclose()

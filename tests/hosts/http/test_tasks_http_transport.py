@@ -123,7 +123,7 @@ async def test_hundreds_of_calls_may_wait_at_once() -> None:
             if request.headers.get("mcp-method") == "tasks/get":
                 await all_wait.wait()
             response = await super().handle_async_request(request)
-            if count(server, "tools/call") == 300 and not all_wait.is_set():
+            if count(server, "tools/call") == 200 and not all_wait.is_set():
                 assert said == []
                 all_wait.set()
             return response
@@ -131,10 +131,13 @@ async def test_hundreds_of_calls_may_wait_at_once() -> None:
     async def call() -> None:
         said.append(await host.text("slow"))
 
-    async with hosted(server, inner=Gate(server.app)) as host, anyio.create_task_group() as calls:
-        for _ in range(300):
+    opened = hosted(
+        server, inner=Gate(server.app), limit_s=3 * LIMIT_S
+    )  # it is work, even for a busy machine
+    async with opened as host, anyio.create_task_group() as calls:
+        for _ in range(200):
             calls.start_soon(call)
-    assert said == ["done"] * 300
+    assert said == ["done"] * 200
     server.witness.check()
     assert count(server, "server/discover") == 1
 
