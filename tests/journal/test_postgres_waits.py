@@ -173,7 +173,7 @@ async def test_a_process_that_only_polls_renews_its_lease(
     assert journal._medium is not None
     clock = journal._medium._clock
     assert clock._read is not None
-    assert clock._read[0] >= times[-1], "the clock was read with the renewal"
+    assert clock._read[0] > times[-1] - 0.4, "the clock was read with the renewal"
 
 
 @requirement("law:5")
