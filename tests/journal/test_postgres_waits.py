@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -122,13 +123,13 @@ async def test_a_lease_is_stored_first_while_writes_wait_for_a_row(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
     """By ``renew``, which a client waits for before it owns anything."""
-    given = await stored(journal, 10)
+    given = await stored(journal, 20)
     with locked(server, *given):
         async with anyio.create_task_group() as tasks:
             for one in given:
                 tasks.start_soon(lambda one=one: journal.save(replace(one, updated_at=9.0), known=True))
             await until(lambda: is_waited_for(server))
-            with anyio.fail_after(8.0):
+            with anyio.fail_after(6.5):
                 assert not await journal.renew(lease("a"))
             tasks.cancel_scope.cancel()
 
@@ -480,6 +481,29 @@ async def test_a_lost_connection_is_told_once(
     assert f"connection to the journal {SCHEMA}" in told.getMessage()
 
 
+@requirement("law:16")
+async def test_a_replica_that_cannot_renew_says_so_and_writes_on(
+    server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database has one connection for it, and not two."""
+    drop(server)
+    run(server, "CREATE ROLE single LOGIN CONNECTION LIMIT 1")
+    run(server, "GRANT CREATE ON DATABASE postgres TO single")
+    source = Source()
+    with anyio.fail_after(40):
+        async with PostgresJournal(f"{server.dsn} user=single", schema=SCHEMA) as journal:
+            journal.keep_renewing(source)
+            source.next = lease("a", renewed_at=100.0)
+            await journal.save(record())
+            await until(lambda: bool(caplog.records))
+            (told,) = caplog.records
+            assert re.search("leases in the journal .* are not renewed .* too many", told.getMessage())
+            assert source.told == []
+            await journal.save(record())
+            run(server, "ALTER ROLE single CONNECTION LIMIT 2")
+            await until(lambda: source.told == [(100.0, True)])
+
+
 # ── a connection that is gone ─────────────────────────────────────────────────────────────────
 
 
@@ -519,6 +543,7 @@ async def test_a_connection_that_broke_holds_no_row_once_there_is_a_new_one(
 async def test_no_other_process_of_the_server_is_ended(server: PostgresServer) -> None:
     """A PID is used again, and not every user may end a process."""
     run(server, "CREATE ROLE unprivileged LOGIN")
+    run(server, "GRANT pg_read_all_stats TO unprivileged")  # it sees the process
     with connect(server.dsn) as first, connect(server.dsn) as second:
         backend = first.backend
         assert backend is not None
