@@ -119,17 +119,20 @@ async def test_a_lease_is_renewed_while_every_write_waits_for_a_row(
 
 
 @requirement("law:5")
-async def test_a_lease_is_stored_first_while_writes_wait_for_a_row(
+async def test_a_lease_is_stored_before_what_waits_for_a_row(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
     """By ``renew``, which a client waits for before it owns anything."""
     given = await stored(journal, 20)
+    busy = Work(statements=(), writes=False, read=lambda found: time.sleep(0.5))
     with locked(server, *given):
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(journal._opened().run, busy)  # so that all writes gather
+            await anyio.sleep(0.2)
             for one in given:
                 tasks.start_soon(lambda one=one: journal.save(replace(one, updated_at=9.0), known=True))
-            await until(lambda: is_waited_for(server))
-            with anyio.fail_after(6.5):
+            await anyio.sleep(0.1)
+            with anyio.fail_after(2.5):
                 assert not await journal.renew(lease("a"))
             tasks.cancel_scope.cancel()
 
@@ -364,6 +367,23 @@ async def test_who_waits_for_a_row_holds_up_nobody_but_those_who_want_the_same(
             assert done == []
             session.rollback()
     assert sorted(done) == [5.0, 6.0]
+    assert (await journal.by_id(given.record_id)) == replace(given, updated_at=6.0)
+
+
+@requirement("law:1")
+async def test_writes_of_one_row_keep_their_order_though_the_first_one_waits(
+    journal: PostgresJournal, server: PostgresServer
+) -> None:
+    """The second one comes when the row is free, and before the first one is tried again."""
+    (given,) = await stored(journal, 1)
+    medium = journal._medium
+    assert medium is not None
+    with locked(server, given) as session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: journal.save(replace(given, updated_at=5.0), known=True))
+            await until(lambda: bool(medium._again))
+            session.rollback()
+            await journal.save(replace(given, updated_at=6.0), known=True)
     assert (await journal.by_id(given.record_id)) == replace(given, updated_at=6.0)
 
 

@@ -127,7 +127,7 @@ _LIMITS: Final = {
 _SHORTEST_CONNECT_S: Final = 2.0
 """The least that libpq knows."""
 
-SHORTEST_ANSWER_S: Final = 0.5
+SHORTEST_ANSWER_S: Final = 1.0
 """Seconds for which a reply is waited for at least."""
 
 

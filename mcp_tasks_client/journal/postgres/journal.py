@@ -41,9 +41,9 @@ class PostgresJournal(SqlJournal):
         schema: The schema that holds the journal's tables; it is made where it is not there. It may be a
             reserved word of SQL.
         outage_s: Seconds for which each read or write waits while the database is away, while another
-            session has its row, or while the disk is full. A statement may take half of that. Closing a
-            client takes ``3 * (outage_s + 5)`` seconds at most. Of several journals of a process that keep
-            the same schema, this and ``password`` count of the one that opened it first.
+            session has its row, or while the disk is full. A statement may take half of that, and a second
+            at least. Closing a client takes ``3 * (outage_s + 5)`` seconds at most. Of several journals of a
+            process that keep the same schema, this and ``password`` count of the one that opened it first.
         codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
             :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and

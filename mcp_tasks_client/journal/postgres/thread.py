@@ -16,6 +16,7 @@ guessed, and nothing of the old connection is written later.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable
@@ -250,8 +251,10 @@ class PostgresThread(JournalThread):
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
 
     def _left_s(self, jobs: list[_Job]) -> float:
-        """Seconds for which a reply may be waited for, until nobody waits for these jobs any more."""
+        """Seconds until nobody waits for these jobs any more; nobody waits for a look from the first."""
         asked_at = max(job.work.asked_at for job in jobs)
+        if asked_at == -math.inf:
+            return self._patience_s
         return max(SHORTEST_ANSWER_S, asked_at + self._patience_s - time.monotonic())
 
     def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
