@@ -589,7 +589,7 @@ async def test_the_server_notices_a_client_that_is_gone(server: PostgresServer) 
         found = connection.execute(
             "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", ([*names],)
         ).fetchall()
-        assert dict(found) == dict(zip(names, ("8000", "10000", "10000", "0", "200", "5000"), strict=True))
+        assert dict(found) == dict(zip(names, ("8000", "10000", "10000", "0", "100", "5000"), strict=True))
 
 
 @requirement("law:3")

@@ -106,7 +106,7 @@ _SETTINGS: Final = {
     # Floats travel as text.
     "extra_float_digits": "1",
     # A row that another process has is waited for by trying again, so that nobody else waits behind.
-    "lock_timeout": "200ms",
+    "lock_timeout": "100ms",
     "idle_session_timeout": "0",
     # A client that is gone without a word is noticed, and its rows are free.
     "tcp_keepalives_idle": "5",
