@@ -346,7 +346,8 @@ class Journal(ABC):
         A journal that other processes see asks ``source.due()`` about once a second, in a thread of its own,
         since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
         does, and then calls ``source.renewed``. Likewise it releases ``source.ended()``. If either fails, it
-        asks again later.
+        asks again later. A database that locks rows has the renewal wait for no other write and no row of
+        another. A renewal that follows one whose reply was lost is told as one of a lease that had run out.
 
         The source is held on to until the lease is released or the journal closes. Until then the next client
         of this process shares the lease. A journal that no other process can see keeps the source and renews

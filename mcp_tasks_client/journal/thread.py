@@ -40,7 +40,7 @@ from ..errors import DrivenElsewhereError, JournalError
 from .base import Lease, LeaseSource
 from .medium import Medium, Timing
 from .row import not_open, unescape_each
-from .work import Job, Work, release, renew_lease
+from .work import LEASE_STATEMENTS, Job, Work, release, renew_lease
 
 __all__ = ["JournalThread", "note_renewal"]
 
@@ -441,8 +441,13 @@ class JournalThread(Medium):
         unattended += (job for *_, job in releases)
         # Reads come after the commit, and outside of it: a long one holds up nobody's commit.
         writes, reads = [job for *_, job in renewals], list[_Job]()
-        for job in (*again, *unattended, *jobs):
+        # A lease comes first, and by itself: a caller that is about to own something waits for no row.
+        leases = [job for job in jobs if job.work.statements == LEASE_STATEMENTS]
+        for job in (*again, *unattended, *(set(jobs) - set(leases))):
             (writes if job.work.writes else reads).append(job)
+        if leases:
+            self._carry_out(leases)
+            self._finish(leases)
         writes.sort(key=lambda job: job.number)
         if writes:
             self._carry_out(writes)

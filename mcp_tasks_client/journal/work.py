@@ -14,9 +14,21 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from .base import Lease
 from .row import escape
 
-__all__ = ["Found", "Job", "Work", "group_jobs", "note_results", "release", "renew_lease"]
+__all__ = [
+    "LEASE_STATEMENTS",
+    "Found",
+    "Job",
+    "Work",
+    "group_jobs",
+    "note_results",
+    "release",
+    "renew_lease",
+]
 
 W = TypeVar("W")
+
+LEASE_STATEMENTS: Final = ("lease_until", "renew")
+"""Of a work that stores a lease."""
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
 """The rows that each statement of a work returned. A statement that returns none, and has no given rows, has
@@ -128,7 +140,7 @@ def renew_lease(lease: Lease) -> Work:
     """The work that stores a lease, and says whether it was there and had not run out."""
     row = {name: escape(value) if isinstance(value, str) else value for name, value in asdict(lease).items()}
     return Work(
-        statements=("lease_until", "renew"),
+        statements=LEASE_STATEMENTS,
         row=row,
         key=row["lease_id"],
         touches=(f"lease {row['lease_id']}",),

@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.postgres import database
+from mcp_tasks_client.journal.postgres import database, refusal
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.testing.samples import SCOPE, record
 from tests._requirements import requirement
@@ -74,7 +74,7 @@ async def test_a_wrong_password_is_told_at_once_also_where_libpq_does_not_tell_t
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on other systems than Linux."""
-    monkeypatch.setattr(database, "_ask_again", lambda address: None)
+    monkeypatch.setattr(refusal, "_ask_again", lambda address: None)
     with anyio.fail_after(15), pytest.raises(JournalError, match="refuses the user"):
         await PostgresJournal(f"{server.dsn} user=pw password=forgotten", schema=SCHEMA, outage_s=30.0).open()
 
@@ -145,14 +145,14 @@ async def test_what_libpq_tells_is_kept_by_its_words(
 ) -> None:
     """Each time it is asked, some memory is lost."""
     asked: list[str] = []
-    ask: Callable[[str], Any] = database._ask_again
+    ask: Callable[[str], Any] = refusal._ask_again
 
     def ask_once(address: str) -> Any:
         asked.append(address)
         return ask(address)
 
-    monkeypatch.setattr(database, "_REASONS", {})
-    monkeypatch.setattr(database, "_ask_again", ask_once)
+    monkeypatch.setattr(refusal, "_REASONS", {})
+    monkeypatch.setattr(refusal, "_ask_again", ask_once)
     for _ in range(3):
         with pytest.raises(psycopg.errors.InvalidPassword):
             database.connect(f"{server.dsn} user=pw password=wrong")

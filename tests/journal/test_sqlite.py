@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -1238,6 +1239,29 @@ await journal.aclose()
                             await call
                     other.execute("COMMIT")
                 await journal.save(record(record_id="r"))
+        assert stored(path) == ["r"]
+
+    async def test_each_write_waits_for_a_lock_for_its_own_time(self, path: Path) -> None:
+        """What was asked for while another write waits does not wait for as long again."""
+        waited: list[float] = []
+
+        async def fail(journal: SqliteJournal) -> None:
+            began = time.monotonic()
+            with pytest.raises(JournalLockedError, match="held by another process"):
+                await journal.save(record())
+            waited.append(time.monotonic() - began)
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=2.0) as journal:
+                with raw(path) as other:
+                    other.execute("BEGIN IMMEDIATE")
+                    async with anyio.create_task_group() as tasks:
+                        for _ in range(3):
+                            tasks.start_soon(fail, journal)
+                            await anyio.sleep(0.5)
+                    other.execute("COMMIT")
+                await journal.save(record(record_id="r"))
+        assert [2.0 <= one < 2.4 for one in waited] == [True] * 3, waited
         assert stored(path) == ["r"]
 
     @pytest.mark.parametrize(("method", "begins"), [("save", "INSERT"), ("claim", "BEGIN IMMEDIATE")])

@@ -7,10 +7,7 @@ Another program's schema and another version's stay as they are.
 from __future__ import annotations
 
 import json
-import os
-import re
 import selectors
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import resources
@@ -21,6 +18,7 @@ from psycopg import errors, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...errors import JournalError, JournalLockedError, JournalSchemaError
+from .refusal import CONNECT_S, told_by_code
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -43,10 +41,6 @@ _ENDS: Final = ("08", "57P", "25006", "25P")
 _MAY_PASS: Final = (*_ENDS, "40", "53", "55P03", "57014", "58")
 """The codes of what may go better later: a server that is away, a lock, a time limit, a full disk. An error
 without a code is one of the connection."""
-
-_FINAL: Final = ("0A", "22", "28", "3D", "3F", "42")
-"""The codes with which a server that is there refuses a connection for good: the user, the password, the
-database, a setting. All else that keeps a connection from being made may pass."""
 
 _ANSWER_S: Final = 1.0
 """Seconds to wait for the reply over a second connection. A pool in transaction mode replies at once, since
@@ -112,7 +106,7 @@ _SETTINGS: Final = {
     # Floats travel as text.
     "extra_float_digits": "1",
     # A row that another process has is waited for by trying again, so that nobody else waits behind.
-    "lock_timeout": "200ms",
+    "lock_timeout": "100ms",
     "idle_session_timeout": "0",
     # A client that is gone without a word is noticed, and its rows are free.
     "tcp_keepalives_idle": "5",
@@ -130,13 +124,10 @@ _LIMITS: Final = {
 }
 """Settings of each session that are limits of one transaction, and which part of the time for an answer."""
 
-_CONNECT_S: Final = 5.0
-"""Seconds that making a connection may take."""
-
 _SHORTEST_CONNECT_S: Final = 2.0
 """The least that libpq knows."""
 
-SHORTEST_ANSWER_S: Final = 0.5
+SHORTEST_ANSWER_S: Final = 1.0
 """Seconds for which a reply is waited for at least."""
 
 
@@ -157,7 +148,7 @@ def connect(
         psycopg.Error: See :func:`may_pass` and :func:`explain`.
     """
     given = conninfo_to_dict(dsn)
-    connect_s = min(_CONNECT_S, max(_SHORTEST_CONNECT_S, limit_s or _CONNECT_S))
+    connect_s = min(CONNECT_S, max(_SHORTEST_CONNECT_S, limit_s or CONNECT_S))
     defaults = {**_UNLESS_GIVEN, "connect_timeout": str(round(connect_s))}
     unless_given = {name: value for name, value in defaults.items() if name not in given}
     secret: dict[str, str] = {}
@@ -172,10 +163,7 @@ def connect(
     try:
         connection = Connection.connect(address, autocommit=True)
     except psycopg.OperationalError as error:
-        sqlstate = _sqlstate_of(error, address)
-        if sqlstate.startswith(_FINAL):
-            raise _of_class(sqlstate)(str(error)) from None
-        raise
+        raise told_by_code(error, address) from None
     connection.answer_s = limit_s
     try:
         if _is_shared(connection, address):  # before a setting of ours reaches other programs
@@ -237,99 +225,6 @@ def end_backend(connection: Connection, backend: Backend | None) -> None:
             "WHERE pid = %s AND started = %s".encode(),
             backend,
         )
-
-
-# ── why a connection could not be made ────────────────────────────────────────────────────────
-
-_REASONS: Final[dict[str, str]] = {}
-"""The codes of refusals, by their words."""
-
-
-def _sqlstate_of(error: psycopg.OperationalError, address: str) -> str:
-    """The code with which a server refuses a connection; empty if it does not, or cannot be told."""
-    if error.pgconn is not None and error.pgconn.needs_password:
-        return errors.InvalidPassword.sqlstate or ""
-    words = str(error)
-    if isinstance(error, errors.ConnectionTimeout):
-        return ""  # nobody has said anything
-    if words not in _REASONS:
-        found = _ask_again(address)
-        if found is None:  # psycopg cannot tell the code here
-            is_refused = error.pgconn is not None and error.pgconn.used_password
-            return (is_refused and errors.InvalidPassword.sqlstate) or ""
-        said, sqlstate = found
-        if said not in words:  # it was another reason
-            return ""
-        if len(_REASONS) > _REASONS_KEPT:
-            _REASONS.clear()
-        _REASONS[words] = sqlstate
-    return _REASONS[words]
-
-
-_REASONS_KEPT: Final = 100
-
-
-def _ask_again(address: str) -> tuple[str, str] | None:
-    """Try to connect once more, and read the server's refusal in what libpq notes of the protocol.
-
-    libpq keeps the code to itself, and the words are in the server's language. Each time some KB are lost,
-    which libpq's C library never gives back.
-
-    Returns:
-        The last line of libpq's words, and the code; ``None`` if this libpq or system notes nothing.
-    """
-    pgconn = pq.PGconn.connect_start(address.encode())
-    try:
-        if pgconn.status == pq.ConnStatus.BAD:
-            return _last_line(pgconn), ""
-        try:
-            notes = os.memfd_create("mcp-tasks-refusal")
-        except AttributeError:
-            return None
-        with os.fdopen(notes, "rb") as read:
-            try:
-                pgconn.trace(notes)
-            except psycopg.NotSupportedError:
-                return None
-            try:
-                is_over = _poll(pgconn)
-            finally:
-                pgconn.untrace()
-            read.seek(0)
-            noted = read.read()
-        said = _last_line(pgconn)
-    finally:
-        pgconn.finish()
-    refusals = re.findall(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"', noted)
-    if is_over and not refusals and b"\tAuthentication" in noted:
-        return None  # as libpq before version 18
-    return said, refusals[-1].decode() if refusals else ""
-
-
-def _poll(pgconn: pq.abc.PGconn) -> bool:
-    """Go on with connecting until it is done or has failed. False if that takes too long."""
-    until = time.monotonic() + _CONNECT_S
-    while (status := pgconn.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
-        events = selectors.EVENT_READ if status == pq.PollingStatus.READING else selectors.EVENT_WRITE
-        with selectors.DefaultSelector() as selector:
-            selector.register(pgconn.socket, events)
-            if not selector.select(max(0.0, until - time.monotonic())):
-                return False
-    return True
-
-
-def _last_line(pgconn: pq.abc.PGconn) -> str:
-    return pgconn.get_error_message().strip().rpartition("\n")[2]
-
-
-def _of_class(sqlstate: str) -> type[psycopg.Error]:
-    try:
-        return errors.lookup(sqlstate)
-    except KeyError:
-        return type("Refused", (psycopg.OperationalError,), {"sqlstate": sqlstate})
-
-
-# ── connections ───────────────────────────────────────────────────────────────────────────────
 
 
 def _is_shared(connection: Connection, address: str) -> bool:

@@ -26,8 +26,8 @@ class PostgresJournal(SqlJournal):
 
     It needs the extra ``mcp-tasks-client[postgres]``. A coroutine that writes returns once the write is
     committed. Several event loops of one process may use one journal. All journals of a process that keep the
-    same schema share one thread, with one connection to write and read and one to listen. A process must not
-    be forked while the journal is open.
+    same schema share one thread with a connection to write and read, and another one with a connection to
+    listen and to renew leases. A process must not be forked while the journal is open.
 
     Leases and due times of all hosts go by the database's clock.
 
@@ -38,10 +38,12 @@ class PostgresJournal(SqlJournal):
         password: Called for the password whenever a connection is made, in a thread, where it may block for
             some seconds: for one that changes, such as an IAM token. While it raises, the database counts as
             away. ``None`` is what ``dsn`` says.
-        schema: The schema that holds the journal's tables; it is made where it is not there.
-        outage_s: Seconds for which each read or write waits while the database is away. Of several journals
-            of a process that keep the same schema, this and ``password`` count of the one that opened it
-            first.
+        schema: The schema that holds the journal's tables; it is made where it is not there. It may be a
+            reserved word of SQL.
+        outage_s: Seconds for which each read or write waits while the database is away, while another
+            session has its row, or while the disk is full. A statement may take half of that, and a second
+            at least. Closing a client takes ``3 * (outage_s + 5)`` seconds at most. Of several journals of a
+            process that keep the same schema, this and ``password`` count of the one that opened it first.
         codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
             :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and

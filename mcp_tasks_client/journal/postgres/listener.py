@@ -23,6 +23,9 @@ _FIRST_PAUSE_S: Final = 0.1
 _PAUSE_S: Final = 2.0
 """Seconds between attempts to connect; the first one comes sooner. Meanwhile the journal looks by itself."""
 
+_TELLING: Final = 2
+"""Failures in a row of which the second one is logged: a connection that is lost is often there again."""
+
 _END_S: Final = 2.0
 """Seconds that its end is waited for. Making a connection may last longer."""
 
@@ -52,6 +55,7 @@ class Listener:
         self._renew = renew
         self._tick_s = tick_s
         self._backend: Backend | None = None  # of the last connection
+        self._failed = 0  # how often in a row
         self._stopped, self._stop = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-listener", daemon=True)
         self._thread.start()
@@ -68,14 +72,22 @@ class Listener:
                 pause_s = _PAUSE_S
                 try:
                     with closing(self._connect()) as connection:
-                        pause_s = _FIRST_PAUSE_S
+                        if self._failed < _TELLING:
+                            pause_s = _FIRST_PAUSE_S
                         # It may hold the row of a lease.
                         end_backend(connection, self._backend)
                         self._backend = connection.backend
                         self._listen(connection)
                         return
                 except (psycopg.Error, JournalError) as error:
-                    logger.debug("no lease is renewed and nothing heard of others for a while: %s", error)
+                    self._failed += 1
+                    if self._failed == _TELLING:
+                        logger.warning(
+                            "leases in the journal %s are not renewed for now, and others take over what "
+                            "they cover once they run out: %s",
+                            self._channel,
+                            str(error).partition("\n")[0],
+                        )
         finally:
             self._stopped.close()
 
@@ -85,6 +97,7 @@ class Listener:
         pause_s = 0.0
         while not self._waits_for(connection, pause_s):
             self._renew(connection)
+            self._failed = 0
             # Also of those that came with the reply to a renewal.
             heard = {notice.payload for notice in connection.notifies(timeout=0)}
             if heard:

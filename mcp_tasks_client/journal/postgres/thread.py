@@ -16,6 +16,7 @@ guessed, and nothing of the old connection is written later.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable
@@ -163,11 +164,10 @@ class PostgresThread(JournalThread):
             for job in jobs:
                 job.error = error
             return
-        leases, together, alone = _arrange(jobs)
+        together, alone = _arrange(jobs)
         waiting = set(alone)
-        for batch in (leases, together):
-            if self._connection is None or (batch and not self._try(batch) and len(batch) > 1):
-                alone += batch
+        if together and not self._try(together) and len(together) > 1:
+            alone += together
         alone.sort(key=lambda job: job.number)
         waits, is_time = _Waits(), time.monotonic() >= self._again_at
         for job in alone:
@@ -240,6 +240,8 @@ class PostgresThread(JournalThread):
                 raise failed
         except Exception as error:
             failed = failed or error
+            if isinstance(failed, IndexError):  # of psycopg, which expects no error at COMMIT
+                failed = psycopg.OperationalError("the connection is out of step")
             if not is_lost(connection, failed):
                 self._unsettled = None  # it was undone
             raise failed from None
@@ -250,8 +252,10 @@ class PostgresThread(JournalThread):
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
 
     def _left_s(self, jobs: list[_Job]) -> float:
-        """Seconds for which a reply may be waited for, until nobody waits for these jobs any more."""
+        """Seconds until nobody waits for these jobs any more; nobody waits for a look from the first."""
         asked_at = max(job.work.asked_at for job in jobs)
+        if asked_at == -math.inf:
+            return self._patience_s
         return max(SHORTEST_ANSWER_S, asked_at + self._patience_s - time.monotonic())
 
     def _send(self, connection: Connection, name: str, run: list[_Job]) -> _Cursor:
@@ -392,20 +396,18 @@ class _Waits:
         return is_held
 
 
-def _arrange(jobs: list[_Job]) -> tuple[list[_Job], list[_Job], list[_Job]]:
-    """The jobs about leases, those to be done together, and those that failed before, to be done alone."""
-    leases, together, alone, waits = list[_Job](), list[_Job](), list[_Job](), _Waits()
+def _arrange(jobs: list[_Job]) -> tuple[list[_Job], list[_Job]]:
+    """The jobs to be done together, and those to be done alone since they or their row have to wait."""
+    together, alone, waits = list[_Job](), list[_Job](), _Waits()
     for job in jobs:
         if waits.hold(job):
             alone.append(job)
         elif job.tried is not None:
             alone.append(job)
             waits.add(job)
-        elif job.work.statements[-1:] == ("renew",):
-            leases.append(job)
         else:
             together.append(job)
-    return leases, together, alone
+    return together, alone
 
 
 def _execute(connection: Connection, statement: Statement, **values: Any) -> _Cursor:

@@ -7,6 +7,7 @@ disk.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,11 @@ __all__ = ["SqliteThread"]
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
 
+
+_AT_ONCE_S: Final = 0.1
+"""Seconds after which a work counts as one that has waited for another."""
+
+_BUSY_PAUSE_S: Final = 0.02
 
 _Done: TypeAlias = "tuple[list[Job[Any]], Found | Exception | None]"
 """A run with its results, or with its error."""
@@ -45,6 +51,7 @@ class SqliteThread(JournalThread):
         self._file: tuple[int, int] | None = None  # the file that was opened; none yet
         self._log: tuple[object, ...] = ()
         self._has_lost_log = False
+        self._wait_s = busy_timeout_s  # as SQLite knows it
         self._seen_version = -1  # of the file, when instructions were looked for last
         super().__init__(path, path, busy_timeout_s, timing)
 
@@ -104,6 +111,7 @@ class SqliteThread(JournalThread):
                 _note(run, self._try(run))
             return
         done: list[_Done] | None
+        self._set_wait(min(job.work.asked_at for job in jobs))
         try:
             if self._has_lost_log:
                 self._check_files()
@@ -122,6 +130,14 @@ class SqliteThread(JournalThread):
             return
         for run, found in done or ():
             _note(run, found)
+
+    def _set_wait(self, asked_at: float) -> None:
+        """Have SQLite wait for other processes until the time is over of what was asked for first."""
+        left_s = asked_at + self._busy_timeout_s - time.monotonic()
+        wait_s = self._busy_timeout_s if left_s > self._busy_timeout_s - _AT_ONCE_S else max(0.0, left_s)
+        if wait_s != self._wait_s:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+            self._wait_s = wait_s
 
     def _transact(self, runs: Iterable[list[Job[Any]]]) -> list[_Done] | None:
         """Execute works in one transaction. A work that fails by itself fails alone.
@@ -150,7 +166,8 @@ class SqliteThread(JournalThread):
             return error
 
     def _pause_after(self, error: Exception) -> float | None:
-        return None  # SQLite has waited as long as it may
+        is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        return _BUSY_PAUSE_S if is_busy else None  # SQLite has waited for what was asked for first
 
     def _may_have_changed(self) -> bool:
         # Changes with each commit of another connection, and costs less than any look at a table.
