@@ -680,11 +680,6 @@ def a_refused_answer_is_sent_again() -> Parts:
 
 
 @mutant
-def an_owner_that_was_overtaken_sends_what_was_refused() -> Parts:
-    return _without_save(Tick)
-
-
-@mutant
 def a_question_is_asked_without_end() -> Parts:
     return Parts(patched=lambda: patch.object(input_requests, "MAX_REFUSALS", 1_000))
 
