@@ -36,7 +36,7 @@ WORKS_LONG: Final = 0.3
 """The share of tasks that work for up to two leases before they ask, and once more after that."""
 
 AT_WORK: Final = 100
-"""No more calls are made while so many are unfinished: what is slow has a campaign last longer, and no more."""
+"""No more calls are made while so many are unfinished, so that a busy machine is not overloaded as well."""
 
 LIMIT: Final = AT_WORK // 2
 """How many calls a replica sees to at once. Half of the replicas have room for all."""

@@ -4,8 +4,8 @@ Whatever is early or comes twice is found in the log of the server, whose reques
 and when, and in the logs of the replicas. What they have in common with the disturbances tells the reason.
 
 **The window.** A process can be stopped between its look at its own lease and the send that follows. So
-within ``WINDOW_S`` after a process was woken, prompts and first polls of a few calls are counted apart, as is a
-poll that was sent before its process was stopped or killed and arrived after that. A prompt may stand for
+within ``WINDOW_S`` after a process was woken, prompts and first polls of a few calls are counted apart, as is
+a poll that was sent before its process was stopped or killed and arrived after that. A prompt may stand for
 ``WINDOW_S`` longer than its owner's lease, and be put so long after it was answered from outside. An
 outcome may be handed out by a look that took it before it was acknowledged. Nothing else is allowed.
 """
