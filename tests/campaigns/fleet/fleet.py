@@ -88,7 +88,7 @@ class Fleet(Lives):
 
     # ── replicas ──────────────────────────────────────────────────────────────────────────────
 
-    def replica(self, limit: int | None = None) -> int:
+    def replica(self, limit: int) -> int:
         """Begin one more, which sees to so many calls at once."""
         with self._lock:
             life, log = self.next_life()

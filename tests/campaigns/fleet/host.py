@@ -50,7 +50,7 @@ class Place:
         boot: Tells this start of the host from all others.
         lease_s: The length of its lease.
         outage_s: For how long its works wait for the database.
-        limit: How many calls it sees to at once; ``None`` for all.
+        limit: How many calls it sees to at once.
     """
 
     life: int
@@ -58,7 +58,7 @@ class Place:
     boot: str
     lease_s: float
     outage_s: float
-    limit: int | None
+    limit: int
 
     def as_json(self) -> str:
         """For the command line."""

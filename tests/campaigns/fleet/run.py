@@ -35,9 +35,14 @@ WORK_S: Final = 0.3
 WORKS_LONG: Final = 0.3
 """The share of tasks that work for up to two leases before they ask, and once more after that."""
 
-LIMIT: Final = 25
-"""How many calls a replica sees to at once in the end, so that there is something left for others. Before the
-end there is no limit, so that no call waits for room."""
+AT_WORK: Final = 100
+"""No more calls are made while so many are unfinished, so that a busy machine is not overloaded as well."""
+
+LIMIT: Final = AT_WORK // 2
+"""How many calls a replica sees to at once. Half of the replicas have room for all."""
+
+CALM_LIMIT: Final = 25
+"""How many in the end, so that there is something left for others."""
 
 LONGEST: Final = 10
 """Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
@@ -117,9 +122,10 @@ def _disturb_all(fleet: Fleet, tasks: int, disturbances: int, seed: int, without
     chance, started = random.Random(seed), 0
     plan = [] if "killed" in without else ["killed"] * KILLED_FIRST
     with ThreadPoolExecutor(1) as starter:
-        for life in [fleet.answer(), *(fleet.replica() for _ in range(REPLICAS))]:
+        for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
             fleet.wait_for(life)
         for number in range(disturbances + 1):
+            fleet.wait_for_deliveries(started - AT_WORK)
             share = tasks * (number + 1) // (disturbances + 1)
             starting = starter.submit(anyio.run, _start, fleet, range(started, share), seed)
             started = share
@@ -147,12 +153,12 @@ def _disturb(fleet: Fleet, what: str, chance: random.Random) -> None:
         fleet.begin_disturbing(None, partial(OF_THE_DATABASE[what], fleet, chance))
     elif what == "killed":
         OF_A_REPLICA[what](fleet, fleet.choose(chance, disturbed=True), chance)
-        fleet.replica()
+        fleet.replica(LIMIT)
     else:
         life = fleet.choose(chance)
         fleet.begin_disturbing(life, partial(OF_A_REPLICA[what], fleet, life, chance))
         if what == "told to stop":
-            fleet.replica()
+            fleet.replica(LIMIT)
 
 
 def _be_calm(fleet: Fleet, numbers: range) -> None:
@@ -162,14 +168,14 @@ def _be_calm(fleet: Fleet, numbers: range) -> None:
     fleet.end()  # the process that answers
     for first in numbers[::AT_ONCE]:
         anyio.run(_start, fleet, range(first, min(first + AT_ONCE, numbers.stop)), None)
-    for life in [fleet.replica(LIMIT) for _ in range(REPLICAS)]:
+    for life in [fleet.replica(CALM_LIMIT) for _ in range(REPLICAS)]:
         fleet.wait_for(life)
     fleet.wait_for_deliveries(numbers.stop)
 
 
 async def _start(fleet: Fleet, numbers: range, seed: int | None) -> None:
     """Make calls in a process that leaves them: ours. Without a seed, all are short."""
-    place = Place(life=0, host="start", boot="", lease_s=fleet.lease_s, outage_s=LIMIT_S, limit=None)
+    place = Place(life=0, host="start", boot="", lease_s=fleet.lease_s, outage_s=LIMIT_S, limit=0)
     http = http_client()
     async with (
         http,

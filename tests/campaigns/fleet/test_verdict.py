@@ -9,7 +9,7 @@ import pytest
 
 from ..torture.evidence import Line, Request, What
 from .evidence import Disturbance, Evidence
-from .verdict import ALONE, WINDOW_S, judge
+from .verdict import ALONE, STRAYS, WINDOW_S, judge
 
 LEASE_S: Final = 8.0
 QUESTION: Final = "call-0: name?"
@@ -129,6 +129,8 @@ def test_the_first_poll_after_a_process_was_woken_is_in_the_window_and_no_other(
     assert figures(*polls, disturbances=stop) == {f"{EARLY}: in the window": 1}
     late = [poll(15.2 + WINDOW_S, 2), poll(15.3 + WINDOW_S, 1)]
     assert figures(*late, disturbances=stop) == {EARLY: 1}
+    many = [one for n in range(4) for one in (poll(14.9, 2, task_id=str(n)), poll(15.1, 1, task_id=str(n)))]
+    assert figures(*many, disturbances=stop) == {EARLY: 4 - STRAYS, f"{EARLY}: in the window": STRAYS}
     again = [*polls, poll(15.16, 2), poll(15.2, 1)]
     assert figures(*again, disturbances=stop) == {EARLY: 1, f"{EARLY}: in the window": 2}
 

@@ -3,11 +3,11 @@
 Whatever is early or comes twice is found in the log of the server, whose requests say which life sent them
 and when, and in the logs of the replicas. What they have in common with the disturbances tells the reason.
 
-**The window.** A process can be stopped between its look at its own lease and the send that follows. So of
-each call the first poll, or prompt, within ``WINDOW_S`` after a process was woken is counted apart, and so is
+**The window.** A process can be stopped between its look at its own lease and the send that follows. So
+within ``WINDOW_S`` after a process was woken, prompts and first polls of a few calls are counted apart, as is
 a poll that was sent before its process was stopped or killed and arrived after that. A prompt may stand for
-``WINDOW_S`` longer than its owner's lease, and be put so long after it was answered from outside. An outcome
-may be handed out by a look that took it before it was acknowledged. Nothing else is allowed.
+``WINDOW_S`` longer than its owner's lease, and be put so long after it was answered from outside. An
+outcome may be handed out by a look that took it before it was acknowledged. Nothing else is allowed.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ NOTED_S: Final = 1.5
 
 AWAY_S: Final = 4.0
 """Within so many seconds after a disturbance the journal is in use again."""
+
+STRAYS: Final = 3
+"""So many calls may be between their look and their send as a process is stopped."""
 
 LARGEST_SHARE: Final = 0.2
 """By so much of the mean a replica's share may differ from it."""
@@ -265,17 +268,16 @@ def _answers(campaign: Campaign, case: _Case) -> None:
 def _polls(campaign: Campaign, case: _Case) -> None:
     """A task is polled no sooner than its hint says after the last poll of it, by any replica."""
     count = _Count(campaign, case, "early polls")
-    first_after: set[tuple[str | None, int | None, float]] = set()
+    strays = _strays(case)
     for task_id, polls in case.polls.items():
-        strays = {number for number, poll in enumerate(polls) if _strays(case, poll, first_after)}
-        for number, (before, after) in enumerate(pairwise(polls)):
+        for before, after in pairwise(polls):
             same = before.life == after.life
             hint_s = (before.poll_interval_ms or POLL_INTERVAL_MS) / 1000
             if _gap_s(before, after) >= hint_s - (EARLY_S if same else EARLY_S + ELSEWHERE_S):
                 continue
             if same and not before.well_answered:
                 continue
-            if {number, number + 1} & strays:
+            if id(before) in strays or id(after) in strays:
                 count.in_window()
                 continue
             count.breach(
@@ -294,15 +296,23 @@ def _gap_s(before: Request, after: Request) -> float:
     return max(after.at - before.at, sent_s)
 
 
-def _strays(case: _Case, poll: Request, seen: set[tuple[str | None, int | None, float]]) -> bool:
-    """Whether a poll was under way as its process was stopped: on the wire, or looked up and not yet sent."""
-    if case.on_the_wire(poll):
-        return True
-    stop = case.just_woken(poll.life, poll.at if poll.sent_at is None else poll.sent_at)
-    if stop is None or (poll.task_id, poll.life, stop.at) in seen:
-        return False
-    seen.add((poll.task_id, poll.life, stop.at))
-    return True
+def _strays(case: _Case) -> set[int]:
+    """The polls that were under way as their process was stopped: on the wire, or about to be sent."""
+    strays = set[int]()
+    after_stop: defaultdict[tuple[int | None, float], set[str | None]] = defaultdict(set)
+    for poll in sorted((one for polls in case.polls.values() for one in polls), key=_sent_at):
+        if case.on_the_wire(poll):
+            strays.add(id(poll))
+        elif stop := case.just_woken(poll.life, _sent_at(poll)):
+            tasks = after_stop[poll.life, stop.at]
+            if poll.task_id not in tasks and len(tasks) < STRAYS:
+                tasks.add(poll.task_id)
+                strays.add(id(poll))
+    return strays
+
+
+def _sent_at(poll: Request) -> float:
+    return poll.at if poll.sent_at is None else poll.sent_at
 
 
 def _left_alone(campaign: Campaign, case: _Case) -> None:
