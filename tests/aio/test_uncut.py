@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client.aio.uncut import in_loop, run_to_its_end
+from mcp_tasks_client.aio.uncut import in_loop, run_to_its_end, weakly_in_loop
 
 pytestmark = pytest.mark.anyio
 
@@ -199,3 +201,46 @@ def test_an_event_loop_that_has_ended_is_called_no_more(backend: str) -> None:
 
     anyio.run(give, backend=backend)("argument")
     assert called == []
+
+
+class Listens:
+    """Has a method that a thread calls."""
+
+    def __init__(self, called: list[object], over: anyio.Event) -> None:
+        self.called, self.over = called, over
+
+    def hear(self, argument: object) -> None:
+        self.called.append((argument, threading.get_ident()))
+        self.over.set()
+
+
+async def test_an_object_is_called_from_any_thread_for_as_long_as_somebody_has_it() -> None:
+    called, over = list[object](), anyio.Event()
+    listens = Listens(called, over)
+    call = weakly_in_loop(listens.hear)
+    await anyio.to_thread.run_sync(call, "argument")
+    with anyio.fail_after(LIMIT_S):
+        await over.wait()
+    assert called == [("argument", threading.get_ident())]
+    del listens
+    gc.collect()
+    await anyio.to_thread.run_sync(call, "nobody")
+    await checkpoint()
+    assert len(called) == 1
+
+
+def test_a_function_that_calls_a_loop_weakly_does_not_keep_it() -> None:
+    called, loop = list[object](), asyncio.new_event_loop()
+
+    async def make() -> tuple[Listens, Callable[..., None]]:
+        listens = Listens(called, anyio.Event())
+        return listens, weakly_in_loop(listens.hear)
+
+    (listens, call), weak = loop.run_until_complete(make()), weakref.ref(loop)
+    loop.close()
+    call("closed")
+    del loop
+    gc.collect()
+    assert weak() is None
+    call("gone")
+    assert listens.called == []

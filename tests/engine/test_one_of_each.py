@@ -19,16 +19,21 @@ import pytest
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TasksExtension
 from mcp_tasks_client.engine import process_lease
+from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.instructions import Instructions
+from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal import thread
 from mcp_tasks_client.journal.base import Instruction, Journal, Lease
+from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, text_result, working
+from mcp_tasks_client.testing.samples import record
 from tests._requirements import requirement
 from tests.journal.files import rows_in_memory, stored, timed
-from tests.kit.current_server import CurrentServer, in_memory
+from tests.kit.current_server import DONE, WORKING, CurrentServer, in_memory
 from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import ScriptedSession
 
@@ -36,6 +41,7 @@ pytestmark = pytest.mark.anyio
 
 QUICK = PollPolicy(floor_s=0.001, ceiling_s=0.001, jitter=0.0)
 LIMIT_S = 60
+TICK_S = 0.02
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ def is_long(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed(monkeypatch, linger_s=0.5, tick_s=0.02)
+    timed(monkeypatch, linger_s=0.5, tick_s=TICK_S)
     # What other tests of this process have killed may keep theirs.
     monkeypatch.setattr(process_lease, "_LEASES", weakref.WeakValueDictionary())
 
@@ -183,6 +189,50 @@ async def test_a_clock_that_knows_who_has_the_client_does_not_keep_it() -> None:
     with anyio.fail_after(LIMIT_S):
         await nothing_is_left()
     assert dropped() is None
+
+
+@requirement("law:13")
+@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+async def test_what_listens_is_not_kept_by_the_journal(kept: str, path: Path) -> None:
+    """Or the journal would keep what is dropped without a word: a loop that is closed tells nobody."""
+    journal: Any = MemoryJournal() if kept == "memory" else SqliteJournal(path)
+    guarded, environment = GuardedJournal(journal), Environment()
+    async with journal:
+        store = CallStore(guarded, PollPolicy(), environment)
+        listening = Instructions(store, environment.clock)
+        listening.join(LiveCall(record(), Ours(0, 0)))
+        assert len(journal._medium._listeners) == 1
+        dropped = weakref.ref(store)
+        del store, listening
+        gc.collect()
+        assert dropped() is None
+        assert journal._medium._listeners == {}
+
+
+@requirement("law:5", "law:13")
+def test_an_extension_owns_its_calls_in_each_event_loop_it_is_used_in(path: Path) -> None:
+    """Loops may be used one after another, as by a worker that has one for each of its jobs."""
+    extension = TasksExtension(journal=path, endpoint="scripted", poll=QUICK)
+
+    async def call() -> None:
+        server = CurrentServer(gets=[WORKING])
+        with anyio.fail_after(LIMIT_S):
+            async with (
+                mcp.Client(in_memory(server), extensions=[extension]) as client,
+                TasksClient(quick_session(), journal=path) as other,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(client.call_tool, "tool")
+                await server.wait_for("tasks/get", 3)
+                await anyio.sleep(3 * TICK_S)  # in which the journal's thread looks who has ended
+                assert await other.resume() == []
+                server.replies["tasks/get"] = {**DONE, "resultType": "complete"}
+
+    for _ in range(2):
+        anyio.run(call)
+        for lease in process_lease._LEASES.values():
+            lease.ended()  # as the journal's thread asks
+            assert not lease.owners
 
 
 @requirement("law:2", "law:5")
