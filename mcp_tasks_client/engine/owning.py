@@ -118,7 +118,9 @@ class Owning:
                 raise driven_elsewhere(call.record.tool)
             call.ownership = replace(seen, tenure=tenure)
             if self._clock.elapsed() - began <= _STALE_S:
-                return  # also if the lease has run out: it stands in the journal that nobody has the call
+                break  # also if the lease has run out: it stands in the journal that nobody has the call
+        if isinstance(call.ownership, Theirs):
+            raise driven_elsewhere(call.record.tool)  # as was found out for another request meanwhile
 
     async def wait_until_sure(self, call: LiveCall) -> None:
         """Return when no other process can take a call: the lease lasts, and the call was confirmed.

@@ -354,9 +354,10 @@ async def test_of_two_persons_at_hosts_that_were_parted_the_second_is_asked_afte
         assert len(first.asked) == len(first.withdrawn) == len(second.asked) == 1
         assert first.withdrawn < second.asked
         first.answers.set()
-        first.journal.cut = None
+        first.journal.cut, back_at = None, world.clock.now
         await world.passes(60)
         assert len(first.asked) == 1
+        assert first.polls(since=back_at) == []
         assert first.server.log("tasks/update") == []
 
 
