@@ -98,7 +98,9 @@ def fit_answer(request: JSONObject, answer: JSONObject) -> JSONObject:
         where = quote(".".join(map(str, problem["loc"])) or "the answer")
         raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
     params = request.get("params")
-    if not (isinstance(result, ElicitResult) and result.action == "accept" and _is_form(params)):
+    if isinstance(result, ElicitResult) and result.action != "accept":  # a person did not mean to send it
+        return {name: value for name, value in answer.items() if name != "content"}
+    if not (isinstance(result, ElicitResult) and _is_form(params)):
         return answer
     form = _read(ElicitRequestFormParams, params)
     content = fill_form(answer.get("content") or {}, form)

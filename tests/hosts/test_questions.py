@@ -98,6 +98,22 @@ async def test_a_host_that_accepts_a_form_as_it_stands_gives_the_defaults_of_its
     assert update.params["inputResponses"] == {"name": accept("name")}
 
 
+@requirement("law:10")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_what_was_typed_into_a_form_that_the_host_does_not_accept_goes_nowhere(action: str) -> None:
+    server, typed = asking_server(), {"action": action, "content": {"name": "Ada"}}
+    async with hosted(server) as host:
+        asked = await ask(host, "asks")
+        assert text(await go_on(host, "asks", asked, {"name": typed})) == "done"
+    async with hosted(server) as client:
+        older = OlderJsonRpcHost(client, {"elicitation/create": {"result": typed}})
+        client.version = OLDER
+        await older.initialize()
+        assert text(await older.call("asks")) == "done"
+    for update in server.witness.log("tasks/update"):
+        assert update.params["inputResponses"] == {"name": {"action": action}}
+
+
 async def test_the_host_is_asked_only_what_it_has_not_answered() -> None:
     server = asking_server()
     async with hosted(server) as host:
