@@ -1124,6 +1124,33 @@ def test_input_required_without_requests_is_reported_once() -> None:
 
 
 @requirement("law:16")
+@pytest.mark.parametrize(("ttl_s", "said_after_s"), [(900, 1800), (20, 80)])
+def test_a_task_that_works_long_past_its_time_to_live_is_told_of_once(ttl_s: int, said_after_s: int) -> None:
+    life = working(ttlMs=ttl_s * 1000)
+    life.now += said_after_s
+    assert not only(Report, life.sees(ttlMs=ttl_s * 1000))
+    life.now += 1
+    (told,) = only(Report, life.sees(ttlMs=ttl_s * 1000))
+    assert (told.is_violation, "seconds after its ttlMs" in told.said) == (False, True)
+    life.now += 1000
+    assert not only(Report, life.sees(ttlMs=ttl_s * 1000))
+    assert life.observing.reported == ("past_ttl",)
+
+
+@requirement("ttl:backstop")
+def test_a_policy_may_end_a_task_that_works_past_its_time_to_live() -> None:
+    life = working(PollPolicy(past_ttl_s=100.0))
+    life.now += 1000
+    life.sees()
+    assert isinstance(life.state, Observing)
+    life.now += 1
+    life.sees()
+    outcome = ended(life)
+    assert isinstance(outcome, Gone)
+    assert outcome.why == "expired"
+
+
+@requirement("law:16")
 def test_a_task_that_waits_for_an_answer_to_a_question_that_was_never_heard_is_reported_once() -> None:
     life = working()
     reports = [only(Report, life.sees("input_required", inputRequests={})) for _ in range(10)]
