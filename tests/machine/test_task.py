@@ -929,6 +929,34 @@ def test_the_end_is_saved_without_a_second_copy_of_the_payload() -> None:
     assert (task.task_id, task.status, task.status_message) == (TASK_ID, "completed", "done")
 
 
+@requirement("law:16", "ttl:backstop")
+def test_a_task_that_works_long_after_its_time_to_live_is_told_of_once() -> None:
+    """As much later as that was long; and it is no violation of the protocol."""
+    life = Life()
+    life.created()
+    life.now += 1_800.0
+    assert only(Report, life.sees()) == []
+    life.now += 1.0
+    (report,) = only(Report, life.sees())
+    assert "901 seconds after its ttlMs" in report.said
+    assert not report.is_violation
+    life.now += 1.0
+    assert only(Report, life.sees()) == []
+
+
+@requirement("law:7", "ttl:backstop")
+def test_a_policy_may_end_a_task_that_works_after_its_time_to_live() -> None:
+    life = Life(policy=PollPolicy(jitter=0.0, past_ttl_s=100.0))
+    life.created()
+    life.now += 1_000.0
+    assert only(Finish, life.sees()) == []
+    life.now += 1.0
+    assert only(Finish, life.sees()) == [Finish()]
+    outcome = ended(life)
+    assert isinstance(outcome, Gone)
+    assert outcome.why == "expired"
+
+
 @requirement("law:6")
 @pytest.mark.parametrize(
     "fields", [{}, {"result": None}, {"result": "6"}, {"result": [6]}, {"error": {"code": 1}}]
