@@ -69,6 +69,7 @@ class SqliteThread(JournalThread):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
             if lease_ids:
+                self._set_wait(time.monotonic())
                 execute(self._connection, [Job(end_leases(lease_ids), None)])
             self._connection.close()
 
