@@ -123,7 +123,7 @@ async def test_a_lease_is_stored_before_what_waits_for_a_row(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
     """By ``renew``, which a client waits for before it owns anything."""
-    given = await stored(journal, 20)
+    given = await stored(journal, 40)
     busy = Work(statements=(), writes=False, read=lambda found: time.sleep(0.5))
     with locked(server, *given):
         async with anyio.create_task_group() as tasks:

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 
+from ...aio.clock import elapsed_s
 from ...errors import JournalError
 from ...policy import growing_delay
 from ..base import Lease, LeaseSource
@@ -212,7 +213,7 @@ class PostgresThread(JournalThread):
         begun: _Cursor | None = None
         sent: list[tuple[list[_Job], list[_Cursor]]] = []
         failed: Exception | None = None
-        sent_at = time.monotonic()
+        sent_at = elapsed_s()
         try:
             with connection.answering_within(self._left_s(jobs)), connection.pipeline() as pipeline:
                 # Raised after the pipeline is left, which would log what else goes wrong then.
@@ -246,7 +247,7 @@ class PostgresThread(JournalThread):
                 self._unsettled = None  # it was undone
             raise failed from None
         self._unsettled = None
-        if begun is not None and time.monotonic() - sent_at < 1:
+        if begun is not None and elapsed_s() - sent_at < 1:
             self._clock.note(begun.fetchall()[0][1], sent_at)
         for run, cursors in sent:
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
@@ -313,7 +314,7 @@ class PostgresThread(JournalThread):
                 self._writer_id = None
         if self._writer_id is None:
             make_tables(connection, self._schema)
-            writer_id, at = str(uuid.uuid4()), time.monotonic()
+            writer_id, at = str(uuid.uuid4()), elapsed_s()
             (shown,) = _execute(connection, self._statements("enrol"), writer_id=writer_id).fetchall()[0]
             self._clock.note(shown, at)
             self._writer_id, self._number = writer_id, 0
@@ -354,7 +355,7 @@ class PostgresThread(JournalThread):
         for source, lease in self.due_leases():
             # So that another connection is tried before the lease runs out.
             limit_s = (lease.expires_at - lease.renewed_at) / 3
-            job, sent_at = Job(renew_lease(lease), None), time.monotonic()
+            job, sent_at = Job(renew_lease(lease), None), elapsed_s()
             # The repetition of a renewal whose reply was lost reads what that one has stored.
             was_unsure = lease.lease_id in self._unsure
             self._unsure.add(lease.lease_id)
@@ -362,7 +363,7 @@ class PostgresThread(JournalThread):
                 cursors = [self._send(connection, name, [job]) for name in job.work.statements]
                 shown = _execute(connection, self._statements("clock"))
             self._unsure.discard(lease.lease_id)
-            if time.monotonic() - sent_at < 1:
+            if elapsed_s() - sent_at < 1:
                 self._clock.note(shown.fetchall()[0][0], sent_at)
             note_results([job], [one.fetchall() if one.description else [] for one in cursors])
             note_renewal(source, lease, had_lapsed=was_unsure or not job.result)

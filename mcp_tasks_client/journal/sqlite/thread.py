@@ -98,6 +98,7 @@ class SqliteThread(JournalThread):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
             if names:
+                self._set_wait(time.monotonic())
                 execute(self._connection, [Job(release(names), None)])
             self._connection.close()
 
