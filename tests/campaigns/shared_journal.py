@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,10 +15,13 @@ from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
 
-__all__ = ["LOOK_S", "ProcessJournal", "Trouble", "Watch"]
+__all__ = ["CUT_OFF_S", "LOOK_S", "ProcessJournal", "Trouble", "Watch"]
 
 Trouble = Callable[[], JournalError | None]
 """Asked before each write: what the disk says to it, if anything."""
+
+CUT_OFF_S: Final[ContextVar[tuple[float, float]]] = ContextVar("cut_off_s", default=(0.0, 0.0))
+"""Seconds for which a process is cut off from its journal before it leaves an instruction, and after."""
 
 LOOK_S: Final = 5.0
 """Seconds between two times that a journal writes of its own accord."""
@@ -231,13 +235,26 @@ class ProcessJournal(Journal):
         await self._records.release(*names)
 
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        before_s, after_s = CUT_OFF_S.get()
+        if before_s:
+            await self._clock.sleep(before_s)
         await self._write()
         standing = await self._records.instruct(record_id, instruction)
+        if after_s and standing is not None:  # the reply is lost, and the work is done again
+            self._note_instructed(record_id, standing, instruction)
+            await self._clock.sleep(after_s)
+            await self._read()
+            return await self._records.instruct(record_id, instruction)
+        self._note_instructed(record_id, standing, instruction)
+        return standing
+
+    def _note_instructed(
+        self, record_id: str, standing: Instruction | None, instruction: Instruction
+    ) -> None:
         if standing == instruction and self._watch is not None:
             self._watch.instructed(record_id, instruction)
         if standing == instruction:
             self._tell({record_id})
-        return standing
 
     async def instructions(self, record_id: str) -> list[Instruction]:
         await self._read()

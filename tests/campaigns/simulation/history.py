@@ -158,6 +158,10 @@ class History:
         self._outrunning = Random(f"who is faster in {seed}")
         self._tokens = Random(f"when a credential expires in {seed}")
         self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
+        cut_off = Random(f"how answers are cut off in {seed}").random() < 0.05
+        self.cut_off_s = 3.0 if cut_off else 0.0
+        """Seconds for which who answers is cut off from the journal: right before the commit, or after."""
+
         self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
         sloppy = Random(f"how replies look in {seed}").random() < 0.3
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool, sloppy=sloppy)
@@ -297,6 +301,16 @@ class History:
             if record_id in self.told_to_cancel or self.task_of(record_id) in self.wished:
                 self._after_cancel.add(key)
             self._to_be_heeded.add((record_id, instruction.name))
+
+    def answered(self, tool: str | None) -> None:
+        """Somebody answers. While that one is cut off, a call that is to be cancelled at all is cancelled."""
+        if tool is None or self.calm or not self.cut_off_s:
+            return
+        intent = self._intent_of(tool)
+        there = [process for process in self.processes if process.may_act]
+        if intent.cancel is not None and not intent.cancelling and there:
+            intent.cancelling = True
+            there[intent.cancel.process % len(there)].changes_its_mind(intent, self.cut_off_s / 2)
 
     def told_to_count(self, key: str, answer: JSONObject) -> None:
         """Somebody was told that an answer counts."""

@@ -50,7 +50,7 @@ from mcp_tasks_client.machine.events import (
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, State, questions_of
 from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.questions.question import CANCEL, as_heeded, question_id, to_wire
+from mcp_tasks_client.questions.question import CANCEL, as_heeded, leave_answer, question_id, to_wire
 from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef, ToolCall
 
 from ..shared_journal import ProcessJournal
@@ -784,15 +784,14 @@ def a_heeded_answer_forgets_whose_it_was() -> Parts:
 
 @mutant
 def an_answer_that_a_cancel_has_beaten_is_told_to_count() -> Parts:
-    class TellsAll(TasksClient):
-        async def answer(self, name: str, answer: Any) -> None:
-            try:
-                await super().answer(name, answer)
-            except QuestionWithdrawnError as error:
-                if "is being cancelled" not in str(error):
-                    raise
+    async def tell_all(*args: Any) -> None:
+        try:
+            await leave_answer(*args)
+        except QuestionWithdrawnError as error:
+            if "is being cancelled" not in str(error):
+                raise
 
-    return Parts(client=TellsAll)
+    return Parts(patched=partial(rebound, leave_answer, tell_all))
 
 
 @mutant

@@ -63,7 +63,7 @@ from mcp_tasks_client.sessions.base import (
 )
 from mcp_tasks_client.testing import KilledError
 
-from ..shared_journal import LOOK_S
+from ..shared_journal import CUT_OFF_S, LOOK_S
 from ..virtual_time import ProcessClock, VirtualProcess
 from .plans import Answering, Intent
 from .seams import DroppedIn
@@ -588,6 +588,9 @@ class Process(Observer):
                     continue  # of a call without a key, which is over by now
                 history.given.add(key)
                 history.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
+                history.answered(question.tool)
+                cut_off_s = history.cut_off_s
+                CUT_OFF_S.set((cut_off_s, 0.0) if history.answers % 2 else (0.0, cut_off_s))
                 by_name = partial(client.answer, question.question_id)
                 try:
                     await (question.answer if history.answers % 2 else by_name)(answer)
