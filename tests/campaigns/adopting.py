@@ -25,6 +25,7 @@ async def adopt_all(client: TasksClient, log: Log, limit: int | None = None) -> 
                 async with handle.outcome() as result:
                     told = json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
                     log.write("delivered", task_id=handle.task_id, **told)
+                log.write("acknowledged", task_id=handle.task_id, **told)
                 return
             except TasksClientError as error:
                 log.write("lost", task_id=handle.task_id, text=repr(error))

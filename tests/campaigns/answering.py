@@ -10,12 +10,20 @@ from __future__ import annotations
 import random
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import anyio
 
-from mcp_tasks_client import AlreadyAnsweredError, Inbox, Question, QuestionWithdrawnError
+from mcp_tasks_client import (
+    AlreadyAnsweredError,
+    Inbox,
+    JournalError,
+    PostgresJournal,
+    Question,
+    QuestionWithdrawnError,
+)
 
 from .torture.evidence import Log
 
@@ -25,7 +33,7 @@ _LOOK_S: Final = 0.1
 
 
 def answering(
-    journal: Path,
+    journal: Path | str,
     log: Path,
     life: int,
     *,
@@ -35,7 +43,7 @@ def answering(
     """What runs such a process, for ``Program``.
 
     Args:
-        journal: Where questions are asked.
+        journal: Where questions are asked: a file, or a database of PostgreSQL by ``host=…``.
         log: What it writes down.
         life: The number that is in its words.
         share: Of the questions, which share it answers at all.
@@ -65,7 +73,10 @@ class Answerer:
             print("ready", flush=True)
             while True:
                 counted = self._counted.copy()
-                for question in await self._inbox.questions():
+                questions: list[Question] = []
+                with suppress(JournalError):  # it is away, and comes back
+                    questions = await self._inbox.questions()
+                for question in questions:
                     if question.question_id in counted:
                         self._log.write("shown again", **_about(question))
                         self._counted.discard(question.question_id)  # once is enough
@@ -105,7 +116,7 @@ def _about(question: Question) -> dict[str, str]:
 
 async def main(journal: str, log: str, life: str, share: str, at_least_s: str, at_most_s: str) -> None:
     patience_s = float(at_least_s), float(at_most_s)
-    async with Inbox(journal) as inbox:
+    async with Inbox(PostgresJournal(journal) if journal.startswith("host=") else journal) as inbox:
         await Answerer(inbox, Log(Path(log)), life, float(share), patience_s).answer_all()
 
 

@@ -66,9 +66,22 @@ class Lives:
         if not self._said[life, "ready"]:
             raise RuntimeError(self._errors(life).read_text(errors="replace")[-2000:])
 
-    def wait_for_deliveries(self, calls: int, ours: Iterable[str | None] = ()) -> bool:
+    def count(self, life: int, word: str) -> int:
+        """How often a process has said a word until now."""
+        with self._news:
+            return self._said[life, word]
+
+    def wait_for_word(self, life: int, word: str, times: int, limit_s: float) -> bool:
+        """Wait until a process has said a word so often, or has ended. Returns whether it has said it."""
+        with self._news:
+            self._news.wait_for(lambda: self._said[life, word] >= times or self._said[life, ""], limit_s)
+            return self._said[life, word] >= times
+
+    def wait_for_deliveries(
+        self, calls: int, ours: Iterable[str | None] = (), limit_s: float = LIMIT_S
+    ) -> bool:
         """Wait until so many calls are delivered, besides ours. Returns whether they were in time."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while True:
             with self._news:
                 said = self._deliveries()

@@ -9,8 +9,12 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 __all__ = ["Campaign", "arguments", "told"]
+
+_TOLD: Final = 8
+"""So many sentences of each figure are printed. All of them are written into the folder."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +30,7 @@ class Campaign:
     broken: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     never: set[str] = field(default_factory=set)
+    _first: dict[str, list[str]] = field(default_factory=dict)
 
     def expect_none(self, *names: str) -> None:
         """Have figures that must be 0."""
@@ -37,6 +42,14 @@ class Campaign:
         """Add to a figure that must be 0, and say why."""
         self.figures[name] += 1
         self.broken.append(sentence)
+        first = self._first.setdefault(name, [])
+        if len(first) < _TOLD:
+            first.append(sentence)
+
+    @property
+    def first(self) -> list[str]:
+        """Some of the sentences, of each figure."""
+        return [sentence for sentences in self._first.values() for sentence in sentences]
 
     def table(self) -> str:
         """The figures, in Markdown. What must be 0 is said to."""
@@ -65,8 +78,9 @@ def told(name: str, seed: int, play: Callable[[Path], Campaign]) -> int:
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     print(f"seed {seed}", flush=True)
     campaign = play(folder)
-    print("\n".join([campaign.table(), "", f"{len(campaign.broken)} broken", *campaign.broken[:40]]))
+    print("\n".join([campaign.table(), "", f"{len(campaign.broken)} broken", *campaign.first]))
     if campaign.broken:
+        (folder / "broken.txt").write_text("\n".join([campaign.table(), "", *campaign.broken, ""]))
         print(f"the evidence is in {folder}")
         return 1
     shutil.rmtree(folder)

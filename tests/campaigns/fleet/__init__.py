@@ -1,1 +1,1 @@
-"""Replicas over one journal in PostgreSQL: killed, suspended, and their database restarted and cut off."""
+"""Replicas over one journal in PostgreSQL: killed, suspended, cut off from it, and it is disturbed itself."""

@@ -1,14 +1,19 @@
 """A replica, on a host of its own as far as others can tell: it adopts calls, and answers what they ask.
 
-``python -m tests.campaigns.fleet.host URL DSN LOG LIFE``. It prints ``ready``, writes down what it gets to
-know, and hands over what it has at SIGTERM, upon which it ends.
+``python -m tests.campaigns.fleet.host PLACE URL DSN LOG``, where ``PLACE`` is a :class:`Place` in JSON. It
+prints ``ready``, writes down what it gets to know, and hands over what it has at SIGTERM, upon which it ends.
+At SIGUSR1 it suspends itself inside its next look for calls, if that comes within the time of a lease.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import signal
 import sys
-from dataclasses import replace
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,50 +26,145 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 
 from ..adopting import adopt_all
-from ..torture.evidence import LIFE_HEADER, Log
+from ..torture.evidence import LIFE_HEADER, SENT_HEADER, Log
 
-__all__ = ["LEASE_S", "LIMIT", "environment"]
-
-LEASE_S: Final = 6.0
-LIMIT: Final = 25
-"""How many calls a replica sees to at once, so that there is something left for others."""
+__all__ = ["Place", "http_client"]
 
 THINKS_S: Final = 0.3
 """How long an answer takes, so that some who think are interrupted."""
 
+THINKS_LONG: Final = 0.4
+"""The share of questions that somebody thinks over for up to two leases."""
 
-def environment(host: str) -> Environment:
-    return Environment(process=replace(Process.current(), host=host), lease_s=LEASE_S)
+MOMENTS: Final = ("asking", "owners", "before taking", "after taking")
+"""The parts of a look after which a replica may suspend itself."""
 
 
-async def main(url: str, dsn: str, path: str, life: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A replica's place in the fleet.
+
+    Attributes:
+        life: Its number.
+        host: The name of its host, and the number of its network card.
+        boot: Tells this start of the host from all others.
+        lease_s: The length of its lease.
+        outage_s: For how long its works wait for the database.
+        limit: How many calls it sees to at once.
+    """
+
+    life: int
+    host: str
+    boot: str
+    lease_s: float
+    outage_s: float
+    limit: int
+
+    def as_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    @property
+    def environment(self) -> Environment:
+        """What a client gets to know of it."""
+        process = replace(Process.current(), host=self.host, boot=self.boot)
+        return Environment(process=process, lease_s=self.lease_s)
+
+
+class Interruptible(PostgresJournal):
+    """A journal whose process is suspended inside a look for calls, once it was told so."""
+
+    def __init__(self, dsn: str, place: Place, log: Log) -> None:
+        super().__init__(dsn, outage_s=place.outage_s)
+        self._log = log
+        self._place = place
+        self._chance = random.Random(place.life)
+        self._moment = ""
+        self._until = 0.0
+
+    def suspend_in_next_look(self) -> None:
+        """Suspend the process at a moment of its next look."""
+        self._moment, self._until = self._chance.choice(MOMENTS), time.monotonic() + self._place.lease_s
+
+    async def records(self, *args: Any, **options: Any) -> Any:
+        found = await super().records(*args, **options)
+        if options.get("asking"):
+            self._suspend("asking")
+        return found
+
+    async def owners(self, *names: str) -> Any:
+        found = await super().owners(*names)
+        if not names:
+            self._suspend("owners")
+        return found
+
+    async def take_pending(self, *args: Any, **options: Any) -> Any:
+        self._suspend("before taking")
+        taken = await super().take_pending(*args, **options)
+        if taken:
+            self._log.write("looked")
+        self._suspend("after taking")
+        return taken
+
+    def _suspend(self, moment: str) -> None:
+        if moment == self._moment:
+            self._moment = ""
+            if time.monotonic() < self._until:
+                self._log.write("stopping", text=moment)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def http_client() -> httpx.AsyncClient:
+    """An HTTP client that says in each request when it sent it."""
+
+    async def stamp(request: httpx.Request) -> None:
+        request.headers[SENT_HEADER] = str(time.monotonic())
+
+    # No TLS: reading the system's certificates takes longer than some of these processes live.
+    return httpx.AsyncClient(verify=False, trust_env=False, event_hooks={"request": [stamp]})
+
+
+async def main(place: Place, url: str, dsn: str, path: str) -> None:
     log = Log(Path(path))
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         question = str(params.message)
-        log.write("asked", intent=question.partition(":")[0], question=question)
-        await anyio.sleep(THINKS_S)
-        text = f"life {life} to {question}"
-        log.write("answered", intent=question.partition(":")[0], question=question, text=text)
+        about = {"intent": question.partition(":")[0], "question": question}
+        log.write("asked", **about)
+        try:
+            await anyio.sleep(_thinks_s(question, place.lease_s))
+        except anyio.get_cancelled_exc_class():
+            log.write("withdrawn", **about)
+            raise
+        text = f"life {place.life} to {question}"
+        log.write("answered", text=text, **about)
         return ElicitResult(action="accept", content={"name": text})
 
-    # No TLS: reading the system's certificates takes longer than some of these processes live.
-    http = httpx.AsyncClient(verify=False, trust_env=False)
+    journal = Interruptible(dsn, place, log)
+    http = http_client()
     client = TasksClient(
         url,
-        journal=PostgresJournal(dsn),
+        journal=journal,
         elicitation=answer,
         http_client=http,
-        headers={LIFE_HEADER: life},
-        environment=environment(f"host-{life}"),
+        headers={LIFE_HEADER: str(place.life)},
+        environment=place.environment,
     )
-    with anyio.open_signal_receiver(signal.SIGTERM) as told_to_stop:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1) as told:
         async with http, client, anyio.create_task_group() as tasks:
-            tasks.start_soon(adopt_all, client, log, LIMIT)
-            async for _ in told_to_stop:
-                tasks.cancel_scope.cancel()
-                break
+            tasks.start_soon(adopt_all, client, log, place.limit)
+            async for number in told:
+                if number == signal.SIGTERM:
+                    tasks.cancel_scope.cancel()
+                    break
+                journal.suspend_in_next_look()
+
+
+def _thinks_s(question: str, lease_s: float) -> float:
+    chance = random.Random(question)
+    return chance.uniform(THINKS_S, 2 * lease_s) if chance.random() < THINKS_LONG else THINKS_S
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    given, *rest = sys.argv[1:]
+    anyio.run(main, Place(**json.loads(given)), *rest)

@@ -19,6 +19,6 @@ def test_each_task_is_finished_once_whatever_happens_to_replicas_and_database(
     if not request.config.getoption("--long"):
         pytest.skip("takes minutes; --long runs it")
     seed = random.SystemRandom().getrandbits(32)
-    campaign = run(tmp_path, seed, tasks=500, disturbances=24, calm=400)
+    campaign = run(tmp_path, seed, tasks=500, disturbances=24, calm=400, lease_s=8.0)
     assert campaign.broken == [], f"seed {seed}"
     assert campaign.figures["tasks finished"] == 900

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeAlias
 __all__ = [
     "LIFE_HEADER",
     "POLL_INTERVAL_MS",
+    "SENT_HEADER",
     "Evidence",
     "Life",
     "Line",
@@ -27,6 +28,9 @@ __all__ = [
 
 LIFE_HEADER = "x-life"
 """Says in each request which process sent it."""
+
+SENT_HEADER = "x-sent-at"
+"""Says when it was handed to the connection, where the host's HTTP client tells."""
 
 POLL_INTERVAL_MS = 70
 """What the servers ask for, but for what is polled seldom."""
@@ -46,6 +50,9 @@ What: TypeAlias = Literal[
     "resuming",  # resume() is about to be called
     "resumed",  # it has returned
     "delivered",  # a result came: ``by`` awaiting the "call", by its "key", by "resume", or as "kept"
+    "acknowledged",  # the journal has noted that
+    "looked",  # a look for calls has taken some
+    "stopping",  # a process is about to suspend itself, in a look for calls; ``text`` says where
     "given up",  # a call without a key was cancelled
     "unknown",  # an OutcomeUnknownError came
     "resend",  # a call with on_unknown="resend" is about to be made
@@ -115,6 +122,9 @@ class Request:
     method: str
     at: float
     life: int | None = None
+    sent_at: float | None = None
+    """When the client handed it to its connection; ``None`` if it does not say so."""
+
     answered_at: float | None = None
     """When the whole reply was handed to the connection; ``None`` if it was not."""
 

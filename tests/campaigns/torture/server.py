@@ -11,6 +11,7 @@ which takes an ``intent``, which its questions and its result name, and ``second
 ``first``   asks before there is a task
 ``quick``   makes no task
 ``nap``     is polled seldom, and in vain at first
+``vigil``   asks one thing, and is polled seldom
 ==========  ==========================================
 
 Run as a module, it prints one line of JSON, ``{"url": "http://127.0.0.1:PORT/mcp"}``, and ends when its
@@ -48,7 +49,7 @@ from mcp_tasks_client.testing import HttpError, LostReply, ScriptedServer, text_
 from tests.servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
 from tests.servers.fastmcp_server import form, reply
 
-from .evidence import LIFE_HEADER, POLL_INTERVAL_MS, Request
+from .evidence import LIFE_HEADER, POLL_INTERVAL_MS, SENT_HEADER, Request
 
 __all__ = ["ENDPOINTS"]
 
@@ -81,8 +82,8 @@ class Ledger:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        at = time.monotonic()
         body = await whole_body(receive)
+        at = time.monotonic()  # a client may be suspended in the middle of it
         number = len(self.requests)
         self.requests.append(arrived(body, dict(scope["headers"]), at))
         answer = bytearray()
@@ -104,11 +105,12 @@ def arrived(body: bytes, headers: dict[bytes, bytes], at: float) -> Request:
     except ValueError:  # the client was killed while it sent
         return Request(method="broken off", at=at)
     params = message.get("params") or {}
-    life = headers.get(LIFE_HEADER.encode())
+    life, sent_at = headers.get(LIFE_HEADER.encode()), headers.get(SENT_HEADER.encode())
     return Request(
         method=message["method"],
         at=at,
         life=int(life) if life is not None else None,
+        sent_at=float(sent_at) if sent_at is not None else None,
         intent=(params.get("arguments") or {}).get("intent"),
         request_state=params.get("requestState"),
         task_id=params.get("taskId"),
@@ -188,11 +190,14 @@ def scripted(*, flaky: bool, seed: int) -> ScriptedServer:
     def nap(intent: str, seconds: float) -> list[testing.Step]:
         return [work(NAP_S + seconds, "napping")]
 
-    for steps in (greet, rest, survey, first, quick, nap):
+    def vigil(intent: str, seconds: float) -> list[testing.Step]:
+        return [work(seconds, "watching"), testing.ask("name", question(intent, "name")), work(seconds)]
+
+    for steps in (greet, rest, survey, first, quick, nap, vigil):
         server.tool(
             steps.__name__,
             plan(steps),
-            poll_interval_ms=NAP_POLL_INTERVAL_MS if steps is nap else POLL_INTERVAL_MS,
+            poll_interval_ms=NAP_POLL_INTERVAL_MS if steps in (nap, vigil) else POLL_INTERVAL_MS,
             settle_s=0.02,
             request_state=steps is greet,
         )
@@ -260,7 +265,13 @@ def fastmcp_server() -> FastMCP:
         await asyncio.sleep(seconds)
         return made(intent)
 
-    @mcp.tool(task=replace(task, poll_interval=timedelta(milliseconds=NAP_POLL_INTERVAL_MS)))
+    seldom = replace(task, poll_interval=timedelta(milliseconds=NAP_POLL_INTERVAL_MS))
+
+    @mcp.tool(task=seldom)
+    async def vigil(context: Context, intent: str, seconds: float = 0.0) -> str | InputRequiredResult:
+        return await greet(context, intent, seconds)
+
+    @mcp.tool(task=seldom)
     async def nap(intent: str, seconds: float = 0.0) -> str:
         await asyncio.sleep(NAP_S + seconds)
         return made(intent)
