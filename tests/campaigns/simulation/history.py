@@ -676,10 +676,9 @@ class History:
         for (_, key), answers in self.server.witness.answers.items():
             sent[key] += answers
         for key, answers in sent.items():
-            if key in self.first.keys() - self.asked_at_once and any(
-                answer not in self.first[key] for answer in answers
-            ):
-                self.break_("not the first answer", f"{key} is {self.first[key]}, and {answers} is sent")
+            first = [] if key in self.asked_at_once else self.first[key]
+            if first and any(answer not in first for answer in answers):
+                self.break_("not the first answer", f"{key} is {first}, and {answers} is sent")
         for key, answer in self.counts:
             if sent[key] and answer not in sent[key]:
                 self.break_("told to count", f"{answer} to {key}, and {sent[key]} is sent")
