@@ -6,11 +6,14 @@ nothing in them is told. trio ends all of its tasks before it ends itself.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from .uncut import on_asyncio
+from .uncut import on_asyncio, running_loop
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Loops"]
 
@@ -28,7 +31,7 @@ class Loops:
         if not on_asyncio():
             self._on_trio = True
             return
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if all(known() is not loop for known in self._loops):
             self._loops = (*(known for known in self._loops if _is_open(known())), weakref.ref(loop))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -721,7 +722,9 @@ async def test_what_others_leave_while_the_driver_reads_is_heeded_without_a_poll
                 await anyio.lowlevel.checkpoint()
 
         journal.after("instructions", leave, when=lambda found, record_id: bool(found) and not is_left)
-        await first.answer(YES)
+        # As another process leaves it: who answers here would read as well.
+        body = json.dumps(YES.model_dump(exclude_none=True), sort_keys=True)
+        await journal.instruct(record.record_id, Instruction(first.question_id, body, 7.0))
         await world.clock.advance(1)
         assert is_left
         answered = {key for sent in world.server.log("tasks/update") for key in sent.answers}

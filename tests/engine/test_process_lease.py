@@ -262,9 +262,8 @@ async def test_a_lease_that_was_extended_counts_whatever_was_seen_before() -> No
 @requirement("law:5")
 async def test_a_client_that_knows_the_journal_by_another_address_lives_too() -> None:
     """As of two PostgresJournals of one schema, whose addresses differ by a word."""
-    clock = ManualClock(NOW)
-    ours, _ = joined(clock)
-    theirs, other = joined(clock)
+    clock, journals = ManualClock(NOW), (MemoryJournal(), MemoryJournal())
+    (ours, _), (theirs, other) = [ProcessLease.join(one, Environment(clock=clock)) for one in journals]
     assert ours is not theirs
     lease = lease_of(os.getpid(), lease_id=other.rpartition("/")[0], started=Process.current().started)
     assert not await is_gone(ours, other, lease)

@@ -175,7 +175,7 @@ def with_params(**params: Any) -> Any:
 NOT_TAKEN: Final[dict[str, tuple[Any, str]]] = {
     "a task of the host's": (with_params(task={"ttl": 1}), "a task that the host follows itself"),
     "no tool": (with_params(name=7), "name no tool"),
-    "ID 1.0": (with_id(1.0), "id is neither a text nor an integer"),
+    "ID 1.5": (with_id(1.5), "id is neither a text nor an integer"),
     "ID true": (with_id(True), "id is neither a text nor an integer"),
     "ID []": (with_id([]), "id is neither a text nor an integer"),
     "no ID": (with_id(None), "id is neither a text nor an integer"),

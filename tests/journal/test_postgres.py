@@ -405,7 +405,7 @@ async def test_instructions_of_a_call_come_in_the_order_in_which_they_were_commi
 ) -> None:
     """By it the driver tells whether an answer or a wish to cancel was first, and so does who answers."""
     given, answer = record(state=observing()), Instruction("answer", "{}", 7.0)
-    statement = Statements(POSTGRES, schema)("instruct").text
+    statement = Statements(POSTGRES, schema, channel=schema)("instruct").text
     cancel = {"record_id": given.record_id, "name": "cancel", "body": "", "at": 6.0}
     with anyio.fail_after(30):
         async with postgres_journal() as journal:

@@ -401,11 +401,11 @@ async def test_an_error_at_commit_fails_nobody_else(journal: PostgresJournal, se
         f"""CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {SCHEMA}.records DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION {SCHEMA}.refuse()""",
     )
-    for _ in range(2):
+    for _ in range(20):  # psycopg leaves the error for the next statement in some of them
         with pytest.raises(JournalError, match="too many notifications"):
             await journal.save(record(label="x"))
         await journal.save(record())
-    assert len(await journal.records(SCOPE)) == 3
+    assert len(await journal.records(SCOPE)) == 21
 
 
 # ── each write has its own time ───────────────────────────────────────────────────────────────

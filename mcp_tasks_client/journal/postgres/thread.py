@@ -42,6 +42,7 @@ from .database import (
     NotEnrolled,
     end_backend,
     explain,
+    is_in_step,
     is_lost,
     make_tables,
     may_pass,
@@ -244,7 +245,10 @@ class PostgresThread(JournalThread):
             if isinstance(failed, IndexError):  # of psycopg, which expects no error at COMMIT
                 failed = psycopg.OperationalError("the connection is out of step")
             if not is_lost(connection, failed):
-                self._unsettled = None  # it was undone
+                if is_in_step(connection):
+                    self._unsettled = None  # it was undone
+                else:
+                    connection.close()
             raise failed from None
         self._unsettled = None
         if begun is not None and elapsed_s() - sent_at < 1:
