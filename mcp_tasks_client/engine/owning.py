@@ -5,7 +5,8 @@ process without passing the journal, so that this module is their fence:
 
 - while the lease of this process lasts by its own clock, no other process takes its calls;
 - once the lease has run out, the journal is asked before each request whether the call is still ours, which
-  reads the fence and writes nothing, and no question is before a person until the lease is renewed.
+  reads the fence and writes nothing, and no question is before a person until the lease is renewed;
+- once the lease is renewed, the client has another name, and stores each record under it before a request.
 
 A journal of one machine, whose processes see each other, has nobody who goes by a lease. Polls go on there.
 
@@ -67,6 +68,7 @@ class Owning:
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
         self._environment = environment
+        self._former: set[str] = set()  # names that the client had in earlier tenures
         self.loops = Loops()
         self._join()
 
@@ -80,6 +82,7 @@ class Owning:
         # A client is gone, and so is what it owns, if it is dropped or its loops are closed under it.
         self.lease, self.owner = ProcessLease.join(self._journal, self._environment)
         self.lease.watch(self.owner, self, self.loops.have_closed)
+        self._tenure = self.lease.tenure
 
     # ── before a request, and before a question ───────────────────────────────────────────────
 
@@ -102,6 +105,9 @@ class Owning:
             assert isinstance(seen, Ours)
             record: TaskRecord | None = call.record
             try:
+                if self.lease.is_watched and self.lease.left_s > 0:
+                    await run_to_its_end(self._own_anew, call, seen)
+                    continue
                 record = await self._journal.by_id(call.record.record_id)
             except JournalError as error:
                 if self.lease.is_watched:  # else the other processes of this machine see that this one lives
@@ -121,6 +127,19 @@ class Owning:
                 break  # also if the lease has run out: it stands in the journal that nobody has the call
         if isinstance(call.ownership, Theirs):
             raise driven_elsewhere(call.record.tool)  # as was found out for another request meanwhile
+
+    async def _own_anew(self, call: LiveCall, seen: Ours) -> None:
+        """Store the record of a call once more, under the name that the client has in this tenure.
+
+        Another process may have judged the former name to be gone, and be about to take what has that name.
+        """
+        async with Turn(call):
+            if call.ownership is seen:
+                try:
+                    call.record = await self.save(call, call.record, observer.TAKE)
+                except DrivenElsewhereError:
+                    call.ownership, call.next_send = Theirs(), None
+                    raise
 
     async def wait_until_sure(self, call: LiveCall) -> None:
         """Return when no other process can take a call: the lease lasts, and the call was confirmed.
@@ -148,6 +167,10 @@ class Owning:
         """
         if self.lease.is_short:
             await self._observed(None, observer.ENROL, self.lease.enrol, self._journal)
+        if self.lease.is_watched and self._tenure != self.lease.tenure:
+            # Other processes may have judged the name to be gone, and take what has it a moment later.
+            self._former.add(self.owner)
+            self._join()
         # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
         self._journal.keep_renewing(self.lease)
 
@@ -176,11 +199,12 @@ class Owning:
             DrivenElsewhereError: Another client has taken the record.
         """
         owned = call.ownership
-        owner = self.owner if isinstance(owned, Ours) else new_owner
-        record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.kept:
             await self.enrol()
+        owner = self.owner if isinstance(owned, Ours) else new_owner
+        record = replace(record, owner=owner, updated_at=self._clock.time())
+        if record.kept:
             tenure = self.lease.tenure
             if new:
                 standing = await self._observed(call, point, self._journal.claim, record)
@@ -207,8 +231,8 @@ class Owning:
 
     async def _claim(self, call: LiveCall) -> TaskRecord:
         async with Turn(call):
-            record = replace(call.record, owner=self.owner, updated_at=self._clock.time())
             await self.enrol()
+            record = replace(call.record, owner=self.owner, updated_at=self._clock.time())
             tenure = self.lease.tenure
             standing = await self._observed(call, observer.CLAIM, self._journal.claim, record)
             if (standing.record_id, standing.fence, standing.owner) == (
@@ -254,7 +278,7 @@ class Owning:
                 raise forgotten(call)
 
     async def _take_if_free(self, record_id: str) -> Taken | None:
-        taken = await self._journal.take(record_id, self.owner)
+        taken = await self._journal.take(record_id, self.owner, self._former)
         if taken is None or taken.record.owner in (None, self.owner):
             return taken
         gone = await self.lease.gone(self._journal, taken.record.owner)
@@ -279,6 +303,7 @@ class Owning:
             tenure = self.lease.tenure
             gone = await self.lease.gone(self._journal)
             gone |= {owner + LEFT for owner in gone}  # which the journal may be releasing just now
+            gone |= self._former
             taken = await self._observed(
                 None,
                 observer.TAKE_PENDING,
@@ -364,7 +389,7 @@ class Owning:
         Raises:
             JournalError: The journal could not be written.
         """
-        names = self.lease.leave(self.owner)
+        names = [name for owner in (*self._former, self.owner) for name in self.lease.leave(owner)]
         await self._observed(None, observer.LEAVE, self._journal.release, *names)
 
 

@@ -440,6 +440,38 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
         assert found == []
 
 
+@requirement("law:5")
+async def test_what_a_host_owns_that_has_come_back_is_not_taken_by_one_that_judged_it_before() -> None:
+    """The second host reads that the lease of the first has run out, and takes what it owns a moment later."""
+    async with World() as world:
+        first, second = await world.host(), await world.host()
+        await first.client.start_tool("tool")
+        await world.passes(20)
+        first.journal.cut = 0.5
+        await world.passes(LEASE_S + 1)
+
+        def sleep() -> None:
+            second.journal.sleeps = lambda: None
+            second.clock.suspend()
+
+        second.journal.sleeps = sleep
+        taken: list[Any] = []
+
+        async def resume() -> None:
+            taken.extend(await second.client.resume())
+
+        world.tasks.start_soon(resume)
+        await world.passes(0.1)
+        assert not second.clock.awake.is_set()
+        first.journal.cut, back_at = None, world.clock.now
+        await world.passes(LEASE_S / 4)
+        second.clock.go_on()
+        await world.passes(60)
+        assert taken == []
+        assert second.polls() == []
+        assert len(first.polls(since=back_at)) >= 60 / HINT_S
+
+
 @requirement("law:2", "law:5")
 async def test_a_keyed_call_that_another_host_may_have_given_up_is_not_sent() -> None:
     async with World() as world:
