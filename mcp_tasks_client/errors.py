@@ -291,8 +291,8 @@ class SessionError(TasksClientError):
         data: JSON-RPC error ``data``, unchanged.
         http_status: HTTP status, if there was one.
         retry_after_s: Seconds the server asked us to wait (``Retry-After``).
-        patience: Where nothing tells whether a failure passes: how many in a row, over how many seconds, are
-            the end of polling. ``None`` is no number of them.
+        patience: Where the session hides whether a failure passes: the failures in a row, and their seconds,
+            after which polling ends. ``None``: polling goes on.
     """
 
     patience: tuple[int, float] | None = None

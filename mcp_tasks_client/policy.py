@@ -66,8 +66,8 @@ class PollPolicy:
     and does not ask for 200 polls a second."""
 
     ceiling_s: float = 30.0
-    """Seconds between polls of a task without a hint, at most. Less than a tenth of a second is also the most
-    that stands beside a hint."""
+    """Seconds between polls of a task without a hint, at most. If below 0.1, it also bounds our own waits
+    beside a hint."""
 
     jitter: float = 0.1
     """Largest fraction added to a wait that is our own choice (no hint, a retry, a restart), so that a

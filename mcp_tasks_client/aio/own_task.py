@@ -40,7 +40,7 @@ class _Work:
 class Working:
     """Something whose end waits for the end of its work.
 
-    Code of the host's that the work awaits may end it. Such an end waits for nothing, not for itself.
+    If that work itself asks for the end, the end returns at once. It would wait for itself.
     """
 
     @contextmanager

@@ -79,7 +79,7 @@ def log_late_answer(record: TaskRecord) -> None:
 
 def log_doubt(record: TaskRecord, error: Exception) -> None:
     """Log that nothing is sent for a call until the journal confirms that no other process drives it."""
-    why = f"waits, because the lease of this process has run out, for the journal to confirm it: {error}"
+    why = f"is not polled: the lease of this process has run out, and the journal cannot be read: {error}"
     _log("in doubt", record, why, logging.WARNING)
 
 

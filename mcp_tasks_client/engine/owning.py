@@ -8,15 +8,17 @@ process without passing the journal, so that this module is their fence:
   reads the fence and writes nothing, and no question is before a person until the lease is renewed;
 - once the lease is renewed, the client has another name, and stores each record under it before a request.
 
-A journal of one machine, whose processes see each other, has nobody who goes by a lease. Polls go on there.
+On one machine each process sees the others. No process goes by a lease there, and polls go on.
 
-One window is left: a process that is suspended after the check and before its request has reached the network
-sends that request when it goes on.
+Two windows are left. A process that is suspended after the check and before its request has left sends that
+request when it goes on. And in a virtual machine that was paused no clock tells of the pause, until the lease
+is renewed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -43,7 +45,7 @@ REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, e
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
-"""Seconds between two times that a journal is asked which cannot be read: twice as many each time."""
+"""Seconds between attempts to read the journal, doubling each time."""
 
 _SHORTEST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 10.0
@@ -152,10 +154,20 @@ class Owning:
             if self.is_in_doubt(call):
                 await self._clock.sleep(_LONGEST_PAUSE_S)
 
-    async def wait_for_doubt(self, call: LiveCall) -> None:
-        """Return when another process may take a call, because the lease was not renewed in time."""
-        while not self.is_in_doubt(call):
-            await self._clock.sleep(max(_SHORTEST_WAIT_S, min(self.lease.left_s, _LONGEST_WAIT_S)))
+    async def wait_for_withdrawal(self, call: LiveCall) -> None:
+        """Return when a question of a call has to be withdrawn, since another process may put it to its host.
+
+        Where other processes go by the lease, that is when the lease was not renewed in time. On one machine
+        it is when another process has taken the call.
+        """
+        with suppress(DrivenElsewhereError):
+            while True:
+                while not self.is_in_doubt(call):
+                    left_s = self.lease.left_s if self.lease.is_watched else _LONGEST_WAIT_S
+                    await self._clock.sleep(max(_SHORTEST_WAIT_S, min(left_s, _LONGEST_WAIT_S)))
+                if self.lease.is_watched:
+                    return
+                await self.confirm(call)
 
     # ── writing under the fence ───────────────────────────────────────────────────────────────
 

@@ -43,7 +43,7 @@ _RENEWALS: Final = 3
 
 _PRUNE_EVERY_S: Final = 600.0
 
-_LEFT: Final = "~"
+_OF_PROCESS: Final = "~"
 
 _lock = threading.Lock()
 
@@ -81,8 +81,8 @@ class ProcessLease:
     Attributes:
         owners: The clients that hold it: by the name of each, whether it has ended without a word, because
             its event loop was closed. A finalizer may take one out at any time.
-        tenure: The number of the time since when it has not run out. Other processes may have taken the
-            records that were ours in an earlier tenure.
+        tenure: Counts how often the lease has run out. Other processes may have taken a record that was
+            taken under an earlier count.
         is_watched: Whether processes may share the journal that know of this one by its lease alone: the
             journal has a clock for several hosts, or holds the lease of a process that was looked for and
             cannot be seen from here.
@@ -139,7 +139,7 @@ class ProcessLease:
         The lease covers the name, so that other processes leave the record alone. No client has the name, so
         that each client of this process may take the record.
         """
-        return owner + _LEFT
+        return owner + _OF_PROCESS
 
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
@@ -243,7 +243,7 @@ class ProcessLease:
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """Note that the journal has stored the lease."""
-        # By our own clock too. A journal whose reply was lost finds the lease that it has stored itself.
+        # By our own clock too: after a lost reply the journal finds the lease that it has just stored itself.
         if had_lapsed or (self._stored is not None and self.left_s <= 0):
             self.tenure += 1
             logger.warning("The lease of this process had run out. Other processes may have taken its tasks.")
@@ -286,8 +286,8 @@ class ProcessLease:
     async def gone(self, journal: Journal, *names: str, of_process: bool = False) -> set[str]:
         """The owners that are gone: among the names, or without names among all owners of records.
 
-        ``of_process`` decides about a record that an open client has left to this process: whether it still
-        has an owner. It has none where any client of the process may take it.
+        A record that an open client has left to its process counts as gone, so that any client here may take
+        it. With ``of_process`` it counts as owned, so that a prune keeps it.
         """
         owners = await self._read(journal, names)
         now, at = self._clock.time(), self._clock.elapsed()
@@ -305,7 +305,7 @@ class ProcessLease:
         def is_gone(owner: str, lease: Lease | None) -> bool:
             if lease is None or not self._process.holds(lease):
                 return lease is None or has_ended(lease)
-            client = owner.removesuffix(_LEFT) if of_process else owner
+            client = owner.removesuffix(_OF_PROCESS) if of_process else owner
             with _lock:
                 return all(other.owners.get(client, _has_ended)() for other in _LEASES.values())
 

@@ -175,14 +175,14 @@ class Prompts:
     @contextmanager
     def _withdrawing_in_doubt(self, prompt: anyio.CancelScope) -> Iterator[None]:
         """Withdraw a question once another process may put it to its own host."""
-        if not (self._owning.lease.is_watched and self._call.journaled):
+        if not self._call.journaled:
             yield
             return
         watching = anyio.CancelScope()
 
         async def watch() -> None:
             with watching:
-                await self._owning.wait_for_doubt(self._call)
+                await self._owning.wait_for_withdrawal(self._call)
                 prompt.cancel()
 
         self._tasks.start_soon(watch)

@@ -142,8 +142,8 @@ class Journal(ABC):
     name. A text may be any ``str``, also with NUL or a lone surrogate in it, and is compared byte for byte.
     :class:`~mcp_tasks_client.journal.row.Row` is one way to keep all that.
 
-    A journal goes by no clock. All times are given to it, in seconds since the epoch, and compared with each
-    other.
+    A journal decides nothing by a clock. All times are given to it, in seconds since the epoch, and compared
+    with each other.
 
     Opening counts: a journal may be shared by several clients of one process, and closes with
     the last of them. While nobody has it open, every method raises :class:`JournalError`.
@@ -347,7 +347,7 @@ class Journal(ABC):
         since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
         does, and then calls ``source.renewed``. Likewise it releases ``source.ended()``. If either fails, it
         asks again later. A database that locks rows has the renewal wait for no other write and no row of
-        another. A renewal that follows one whose reply was lost is told as one of a lease that had run out.
+        another.
 
         The source is held on to until the lease is released or the journal closes. Until then the next client
         of this process shares the lease. A journal that no other process can see keeps the source and renews

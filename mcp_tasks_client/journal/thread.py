@@ -7,7 +7,7 @@ loop may do; a thread for each call, or a commit for each, is ten times slower.
 
 Writes that no caller waits for share those commits: deliveries, and the renewal of leases in a file.
 
-**What waits, waits for as long as was promised.** A work that failed by what may pass (the database is away,
+**A work is repeated until its time to wait is over.** A work that failed by what may pass (the database is away,
 another process has the row) is carried out again, until the medium's time to wait is over since it was asked
 for. It then fails alone. Works that were asked for meanwhile do not wait for it, unless they are about the
 same row.
@@ -501,7 +501,7 @@ class JournalThread(Medium):
         """Log a failure, unless the unattended writes before it failed as well."""
         if error is not None and not self._failing:
             logger.warning(
-                "leases will be tried again, and what was delivered may be given out once more: %s",
+                "Leases and deliveries could not be written, and are tried again. Results may be given out twice: %s",
                 self.explain(error),
             )
         self._failing = error is not None

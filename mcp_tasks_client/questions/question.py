@@ -327,8 +327,8 @@ async def leave_answer(
     standing = await journal.instruct(record.record_id, left)
     if standing is None:
         raise QuestionWithdrawnError(
-            "This question waits for no answer: its call has ended meanwhile. Unless the journal was out of "
-            "reach for a moment, nothing was sent."
+            "This question waits for no answer: its call has ended meanwhile. Your answer was not sent, unless "
+            "the connection to the journal broke just now."
         )
     if standing not in (left, as_heeded(left)):
         raise _already_answered(same=as_heeded(standing).body == as_heeded(left).body)
@@ -338,7 +338,7 @@ async def leave_answer(
 async def _check_not_cancelled(journal: Journal, record_id: str, name: str) -> None:
     """See that no wish to cancel the call came before the answer that was just left.
 
-    Of the two the driver heeds first the one that was left first. It sends no answer after a wish to cancel.
+    The driver heeds the two in the order in which they were left. It sends no answer after a wish to cancel.
 
     Raises:
         QuestionWithdrawnError: One came before it.

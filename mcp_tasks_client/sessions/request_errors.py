@@ -47,8 +47,8 @@ _TWICE: Final = (2, 0.0)
 """Of a text that reads the same each time that it is sent."""
 
 _LONG_ENOUGH: Final = (5, 3600.0)
-"""Of failures of which nothing tells whether they pass: in a row, and over how many seconds. Most outages
-are over by then. A refusal is not."""
+"""Failures in a row, and seconds, after which polling ends where the session hides whether a failure passes.
+Most outages are over by then. A refusal is not."""
 
 _LATER: Final = "Try again later."
 _PATH: Final = "Check the path of the URL, often /mcp."

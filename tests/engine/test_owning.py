@@ -440,9 +440,31 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
         assert found == []
 
 
+@requirement("law:3", "law:5")
+@pytest.mark.parametrize("has_clock", [True, False], ids=["hosts", "containers with one file"])
+async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_goes_on(
+    has_clock: bool,
+) -> None:
+    async with World(has_clock=has_clock) as world:
+        first, second = await world.host(), await world.host()
+        for host in (first, second):
+            asking = input_required(TASK, {"q": ASK}, poll_interval_ms=3_600_000)
+            host.server.gets[TASK] = [asking]
+        await first.client.start_tool("tool")
+        await world.passes(20)
+        assert len(first.asked) == 1
+        first.clock.suspend()
+        await world.passes(LEASE_S * 2)
+        await second.client.resume()
+        await world.passes(1)
+        first.clock.go_on()
+        await world.passes(LEASE_S / 2)
+        assert len(first.withdrawn) == 1
+
+
 @requirement("law:5")
 async def test_what_a_host_owns_that_has_come_back_is_not_taken_by_one_that_judged_it_before() -> None:
-    """The second host reads that the lease of the first has run out, and takes what it owns a moment later."""
+    """The second host reads that the lease of the first has run out, and takes its calls a moment later."""
     async with World() as world:
         first, second = await world.host(), await world.host()
         await first.client.start_tool("tool")

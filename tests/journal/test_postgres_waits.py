@@ -201,33 +201,6 @@ async def test_a_lease_is_renewed_in_time_over_another_connection_if_one_does_no
             assert now < first + 9.0, "it had not run out"
 
 
-@requirement("law:5")
-async def test_a_renewal_whose_reply_was_lost_is_never_taken_for_one_that_was_kept(
-    journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lease had run out before, and the repetition finds its own row."""
-    source, within = Source(), Connection.answering_within
-    cuts: list[float] = []
-
-    @contextmanager
-    def lose_the_reply(self: Connection, limit_s: float) -> Iterator[None]:
-        with within(self, limit_s):
-            yield
-        if not cuts:
-            cuts.append(limit_s)
-            raise psycopg.OperationalError("the connection was cut")
-
-    monkeypatch.setattr(Connection, "answering_within", lose_the_reply)
-    journal.keep_renewing(source)
-    source.next = lease("a", renewed_at=100.0)
-    await until(lambda: source.next is None)
-    assert cuts
-    assert source.told == [(100.0, True)]
-    source.next = lease("a", renewed_at=110.0)
-    await until(lambda: source.next is None)
-    assert source.told[-1] == (110.0, False)
-
-
 async def test_a_lease_that_is_given_up_while_it_is_renewed_is_not_there_afterwards(
     journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

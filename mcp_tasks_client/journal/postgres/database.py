@@ -142,7 +142,7 @@ def connect(
         password: Called for the password; ``None`` is what ``dsn`` and libpq have.
         limit_s: Seconds after which an answer is waited for no longer, and after which the server ends a
             statement or a transaction, so that a process that was suspended in the middle of one holds up
-            nobody for longer. ``None`` is as long as it takes, also for a lock: five seconds.
+            nobody for longer. ``None``: replies have no limit; a lock is waited for five seconds.
 
     Raises:
         JournalError: The address leads to a pool that gives each transaction another connection.

@@ -113,7 +113,6 @@ class PostgresThread(JournalThread):
         self._number = 0  # of the last transaction
         self._unsettled: _Transaction | None = None  # the one whose connection was lost
         self._listener: Listener | None = None
-        self._unsure: set[str] = set()  # leases of which a renewal was begun, and no reply has come
         self._clock = DatabaseClock.of(key)
         super().__init__(key, name, outage_s, timing)
         self._look_s = _LOOK_S
@@ -257,7 +256,7 @@ class PostgresThread(JournalThread):
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
 
     def _left_s(self, jobs: list[_Job]) -> float:
-        """Seconds until nobody waits for these jobs any more; nobody waits for a look from the first."""
+        """Seconds to wait for the reply to these jobs. A look, which nobody waits for, gets the whole time."""
         asked_at = max(job.work.asked_at for job in jobs)
         if asked_at == -math.inf:
             return self._patience_s
@@ -329,7 +328,11 @@ class PostgresThread(JournalThread):
         assert connection is not None
         if not is_lost(connection, error):
             return
-        words = "it is not known there any more" if isinstance(error, NotEnrolled) else str(error)
+        words = (
+            "the database no longer knows this process as a writer"
+            if isinstance(error, NotEnrolled)
+            else str(error)
+        )
         logger.warning("the connection to the journal %s was lost: %s", self._name, words.partition("\n")[0])
         connection.close()
         self._connection = None
@@ -360,17 +363,13 @@ class PostgresThread(JournalThread):
             # So that another connection is tried before the lease runs out.
             limit_s = (lease.expires_at - lease.renewed_at) / 3
             job, sent_at = Job(renew_lease(lease), None), elapsed_s()
-            # The repetition of a renewal whose reply was lost reads what that one has stored.
-            was_unsure = lease.lease_id in self._unsure
-            self._unsure.add(lease.lease_id)
             with connection.answering_within(limit_s), connection.pipeline():
                 cursors = [self._send(connection, name, [job]) for name in job.work.statements]
                 shown = _execute(connection, self._statements("clock"))
-            self._unsure.discard(lease.lease_id)
             if elapsed_s() - sent_at < 1:
                 self._clock.note(shown.fetchall()[0][0], sent_at)
             note_results([job], [one.fetchall() if one.description else [] for one in cursors])
-            note_renewal(source, lease, had_lapsed=was_unsure or not job.result)
+            note_renewal(source, lease, had_lapsed=not job.result)
             with self._lock:
                 was_given_up = lease.lease_id not in self._sources
             if was_given_up:  # meanwhile, so that its row may have been stored anew

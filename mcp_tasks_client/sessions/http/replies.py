@@ -5,9 +5,9 @@ what does not matter (the content type, NaN, messages that are not for us) and s
 tells a reply from something else: JSON-RPC 2.0, and an object.
 
 Gateways change JSON-RPC IDs. The text of the number that was sent is that ID. A body in JSON is the only
-reply to its request, so that it cannot be another's, though its ID be another. So is the only reply among the
+reply to its request, so that it cannot be another's, even if its ID differs. So is the only reply among the
 events of a stream that has ended. Beside a reply under our ID, or beside each other, replies under other IDs
-are passed over. A reply that is whole counts, though its body break off behind it.
+are passed over. A reply that is whole counts, even if the body breaks off after it.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class CoreTasksSession(Session):
             if error.not_executed or is_answer(error):
                 self._unfinished.discard(own.request_id)
             raise
-        # What has waited for this call goes on once the task is known: until then nothing here waits.
+        # No checkpoint from here until the task is noted, so that a waiting question finds it.
         created = shapes.read_created_task(result)
         if created is not None:
             self._unfinished.add(str(created["taskId"]))

@@ -23,7 +23,7 @@ PRIVATE: Final[dict[str, tuple[object, str]]] = {
     "the method of the questions that are put one after another": (prompts, "_ELICITATION"),
     # Requests and questions leave the process without passing the journal.
     "is a call in doubt": (Owning, "is_in_doubt"),
-    "wait until a call is in doubt": (Owning, "wait_for_doubt"),
+    "wait until a call is in doubt": (Owning, "wait_for_withdrawal"),
     "look for instructions before a question": (Runner, "_look"),
 }
 """The private names that mutants replace, each by a description: the module or class, and the name in it."""
