@@ -65,8 +65,8 @@ def check_schema(schema: str) -> None:
     """
     if not _SCHEMA.fullmatch(schema):
         raise ValueError(
-            "schema must be a name of a-z, 0-9 and _, at most 63 of them, which begins with a letter or _ and "
-            f"not with pg_, not {schema!r}"
+            "schema must be a name of a-z, 0-9 and _, at most 63 of them, which begins with a letter or _, "
+            f"and not with pg_, not {schema!r}"
         )
 
 

@@ -83,8 +83,8 @@ class Listener:
                     self._failed += 1
                     if self._failed == _TELLING:
                         logger.warning(
-                            "The lease of this process in %s cannot be renewed. When it runs out, others take "
-                            "its calls: %s",
+                            "The lease of this process in %s cannot be renewed. When it runs out, others "
+                            "take its calls: %s",
                             self._channel,
                             str(error).partition("\n")[0],
                         )
