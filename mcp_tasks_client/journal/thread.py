@@ -7,10 +7,10 @@ loop may do; a thread for each call, or a commit for each, is ten times slower.
 
 Writes that no caller waits for share those commits: deliveries, and the renewal of leases in a file.
 
-**A work is repeated until its time to wait is over.** A work that failed by a fault that may pass (the database
-is away, another process has the row) is carried out again, until the medium's time to wait has passed since it
-was asked for. It then fails alone. Works that were asked for meanwhile do not wait for it, unless they are about the
-same row.
+**A work is repeated until its time to wait is over.** A work that failed by a fault that may pass (the
+database is away, another process has the row) is carried out again, until the medium's time to wait has
+passed since it was asked for. It then fails alone. Works that were asked for meanwhile do not wait for it,
+unless they are about the same row.
 
 Each kind of database is a subclass: how it is opened, how works are carried out, how it is closed.
 """

@@ -256,7 +256,7 @@ class PostgresThread(JournalThread):
             note_results(run, [one.fetchall() if one.description else [(one.rowcount,)] for one in cursors])
 
     def _left_s(self, jobs: list[_Job]) -> float:
-        """Seconds to wait for the reply to these jobs. A look, for which no caller waits, gets all the time."""
+        """Seconds to wait for the reply to these jobs. A look, for which no caller waits, gets the most."""
         asked_at = max(job.work.asked_at for job in jobs)
         if asked_at == -math.inf:
             return self._patience_s
