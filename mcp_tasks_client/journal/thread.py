@@ -501,7 +501,8 @@ class JournalThread(Medium):
         """Log a failure, unless the unattended writes before it failed as well."""
         if error is not None and not self._failing:
             logger.warning(
-                "Leases and deliveries could not be written, and are tried again. Results may be given out twice: %s",
+                "Leases and deliveries could not be written, and are tried again. "
+                "Results may be given out twice: %s",
                 self.explain(error),
             )
         self._failing = error is not None

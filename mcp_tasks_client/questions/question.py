@@ -327,8 +327,8 @@ async def leave_answer(
     standing = await journal.instruct(record.record_id, left)
     if standing is None:
         raise QuestionWithdrawnError(
-            "This question waits for no answer: its call has ended meanwhile. Your answer was not sent, unless "
-            "the connection to the journal broke just now."
+            "This question waits for no answer: its call has ended meanwhile. Your answer was not sent, "
+            "unless the connection to the journal broke just now."
         )
     if standing not in (left, as_heeded(left)):
         raise _already_answered(same=as_heeded(standing).body == as_heeded(left).body)
