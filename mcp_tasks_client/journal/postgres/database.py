@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import selectors
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import resources
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("SHORTEST_ANSWER_S", "Backend", "Connection", "NotEnrolled", "connect", "describe", "end_backend"),
-    *("explain", "is_in_step", "is_lost", "make_tables", "may_pass", "parse", "send_all"),
+    *("explain", "is_lost", "make_tables", "may_pass", "parse", "send_all"),
 ]
 
 VERSION: Final = 1
@@ -350,25 +349,12 @@ def is_lost(connection: Connection, error: Exception) -> bool:
     if connection.closed or connection.broken or isinstance(error, NotEnrolled):
         return True
     if (connection.pgconn.transaction_status, connection.pgconn.pipeline_status) != _READY:
-        return True
+        return True  # such as after an error at COMMIT, where psycopg expects none
     # An error of psycopg itself, such as of a reply that is cut short, has no code of the server's.
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate is None:
         return isinstance(error, psycopg.OperationalError)
     return str(sqlstate).startswith(_ENDS)
-
-
-def is_in_step(connection: Connection) -> bool:
-    """Whether the next reply is the one to the next statement, as it may not be after an error.
-
-    The error of a COMMIT comes after the replies to all statements of a pipeline. psycopg expects none there
-    and may leave the error for the next statement.
-    """
-    mark = uuid.uuid4().hex
-    try:
-        return connection.execute("SELECT %s::text", (mark,)).fetchone() == (mark,)
-    except (psycopg.Error, IndexError):
-        return False
 
 
 _READY: Final = (pq.TransactionStatus.IDLE, pq.PipelineStatus.OFF)

@@ -42,7 +42,6 @@ from .database import (
     NotEnrolled,
     end_backend,
     explain,
-    is_in_step,
     is_lost,
     make_tables,
     may_pass,
@@ -244,10 +243,7 @@ class PostgresThread(JournalThread):
             if isinstance(failed, IndexError):  # of psycopg, which expects no error at COMMIT
                 failed = psycopg.OperationalError("the connection is out of step")
             if not is_lost(connection, failed):
-                if is_in_step(connection):
-                    self._unsettled = None  # it was undone
-                else:
-                    connection.close()
+                self._unsettled = None  # it was undone
             raise failed from None
         self._unsettled = None
         if begun is not None and elapsed_s() - sent_at < 1:
@@ -336,7 +332,8 @@ class PostgresThread(JournalThread):
         logger.warning("the connection to the journal %s was lost: %s", self._name, words.partition("\n")[0])
         connection.close()
         self._connection = None
-        self._unreached = error
+        # The works that find no connection now are others than the one that has failed.
+        self._unreached = psycopg.OperationalError(f"the connection was lost: {words}")
         # At once, unless the last connection was of no use either.
         self._connect_at = time.monotonic() + (_FIRST_PAUSE_S if self._attempts else 0.0)
         self._attempts += 1
