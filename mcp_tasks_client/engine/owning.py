@@ -24,7 +24,7 @@ from typing import Final
 
 from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
-from ..errors import DrivenElsewhereError, JournalError
+from ..errors import DrivenElsewhereError, JournalCodecError, JournalCorruptError, JournalError
 from ..journal.base import LEFT, Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
@@ -100,6 +100,7 @@ class Owning:
 
         Raises:
             DrivenElsewhereError: Another client has taken the record.
+            JournalError: The record is there and cannot be read.
         """
         failures = 0
         while self.is_in_doubt(call):
@@ -111,6 +112,8 @@ class Owning:
                     await run_to_its_end(self._own_anew, call, seen)
                     continue
                 record = await self._journal.by_id(call.record.record_id)
+            except (JournalCorruptError, JournalCodecError):
+                raise  # no wait makes the record readable
             except JournalError as error:
                 if self.lease.is_watched:  # else the other processes of this machine see that this one lives
                     failures += 1
@@ -160,7 +163,7 @@ class Owning:
         Where other processes go by the lease, that is when the lease was not renewed in time. On one machine
         it is when another process has taken the call.
         """
-        with suppress(DrivenElsewhereError):
+        with suppress(DrivenElsewhereError, JournalError):
             while True:
                 while not self.is_in_doubt(call):
                     left_s = self.lease.left_s if self.lease.is_watched else _LONGEST_WAIT_S

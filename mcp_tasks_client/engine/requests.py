@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from mcp_types import (
     HEADER_MISMATCH,
@@ -20,6 +21,7 @@ from mcp_types import (
 from ..errors import (
     CredentialRefusedError,
     DrivenElsewhereError,
+    JournalError,
     MissingCapabilityError,
     SessionError,
     TaskFailedError,
@@ -41,6 +43,7 @@ from ..sessions.base import (
     BeforeSend,
     Session,
     Snapshot,
+    TaskRef,
 )
 from ..sessions.repetition import repeat
 from ..sessions.request_errors import PASSING_STATUSES, TOO_MANY_REQUESTS, foreign_error
@@ -141,7 +144,7 @@ class Requests:
             The event, and the error that the request failed with.
         """
         try:
-            snapshot = await self._observed(call, GET, self._send, call, self.session.get, call.ref)
+            snapshot = await self._observed(call, GET, self._send, call, self.session.get)
         except SessionError as error:
             if _is_unknown(error):
                 logger.debug("%s is not known to the server: %s", _name(call), error)
@@ -157,7 +160,7 @@ class Requests:
                 )
                 return failed, error
             return self._refused(error), error
-        except DrivenElsewhereError:
+        except (DrivenElsewhereError, JournalError):
             raise
         except Exception as error:
             foreign = foreign_error("tasks/get", error, "resume the task")
@@ -175,7 +178,7 @@ class Requests:
         keys = tuple(answers)
         try:
             update = self.session.update
-            said = await self._observed(call, UPDATE, self._send, call, update, call.ref, answers)
+            said = await self._observed(call, UPDATE, self._send, call, update, answers)
         except SessionError as error:
             words = _refusal_of_answer(error)
             if words is not None:
@@ -192,7 +195,7 @@ class Requests:
                 )
                 return [failed]
             return [self._refused(error, keys if error.not_executed else ())]
-        except DrivenElsewhereError:
+        except (DrivenElsewhereError, JournalError):
             raise
         except Exception as error:
             return [self._refused(foreign_error("tasks/update", error, "resume the task"))]
@@ -209,7 +212,7 @@ class Requests:
 
         async def send() -> None:
             if isinstance(call.record.state, Observing):  # else a poll has found that it is over
-                await self._observed(call, CANCEL, self._send, call, self.session.cancel, call.ref)
+                await self._observed(call, CANCEL, self._send, call, self.session.cancel)
 
         def may_go_again(error: SessionError) -> bool:
             # A server that wants to be left alone is not asked again before the time that it names. And a
@@ -237,17 +240,22 @@ class Requests:
                 why=str(error), now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s
             )
             return failed, told
-        except DrivenElsewhereError:
+        except (DrivenElsewhereError, JournalError):
             raise
         except Exception as error:
             return None, foreign_error("tasks/cancel", error, "resume the task")
         return ev.CancelAcknowledged(now=now()), None
 
     async def _send(
-        self, call: LiveCall, send: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        call: LiveCall,
+        send: Callable[Concatenate[TaskRef, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
-        await self._owning.confirm(call)
-        return await send(*args, **kwargs)
+        confirm = partial(self._owning.confirm, call)
+        await confirm()  # a call that is in doubt takes no slot from others
+        return await send(replace(call.ref, before_send=confirm), *args, **kwargs)
 
     async def ask(self, call: LiveCall, ask: Ask) -> ev.Event | None:
         """Put one question to the host.

@@ -127,6 +127,10 @@ class TaskRef:
     context: object = field(default=None, repr=False, compare=False)
     """What whoever drives the call now brings along."""
 
+    before_send: BeforeSend | None = field(default=None, repr=False, compare=False)
+    """To be awaited right before the request may reach the server, after a wait for its turn. Its exceptions
+    are passed on. ``None`` is nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

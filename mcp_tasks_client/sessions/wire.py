@@ -194,7 +194,8 @@ class WireSession(Session):
                 not_executed=True,
             )
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
-        return await self._take_turn(WireRequest(method, params, ref.context, ref=ref), slots)
+        request = WireRequest(method, params, ref.context, ref=ref)
+        return await self._take_turn(request, slots, ref.before_send)
 
     async def _take_turn(
         self, request: WireRequest, slots: anyio.Semaphore, before_send: BeforeSend | None = None

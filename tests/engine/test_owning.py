@@ -126,8 +126,13 @@ class Server(ScriptedSession):
     def __init__(self, host_clock: ProcessClock, **script: Any) -> None:
         script.setdefault("gets", {TASK: [RUNNING]})
         super().__init__(clock=host_clock, calls=[RUNNING], **script)
+        self.turn = anyio.Event()  # of polls, under a cap of requests at once
+        self.turn.set()
 
     async def get(self, ref: TaskRef) -> Snapshot:
+        await self.turn.wait()
+        if ref.before_send is not None:
+            await ref.before_send()
         await self._arrive()
         return await super().get(ref)
 
@@ -460,6 +465,25 @@ async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_go
         first.clock.go_on()
         await world.passes(LEASE_S / 2)
         assert len(first.withdrawn) == 1
+
+
+@requirement("law:4", "law:5")
+async def test_a_poll_that_has_waited_for_its_turn_is_confirmed_when_it_is_sent() -> None:
+    async with World() as world:
+        first, second = await world.host(), await world.host()
+        await first.client.start_tool("tool")
+        await world.passes(20)
+        first.server.turn = anyio.Event()
+        await world.passes(2 * HINT_S)
+        first.journal.cut = 0.5
+        await world.passes(LEASE_S + 1)
+        assert len(await second.client.resume()) == 1
+        taken_at = world.clock.now
+        await world.passes(1)
+        first.server.turn.set()
+        await world.passes(60)
+        assert first.polls(since=taken_at) == []
+        assert second.polls(since=taken_at)
 
 
 @requirement("law:5")

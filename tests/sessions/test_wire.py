@@ -22,6 +22,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, E
 from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.errors import (
     ConnectionLostError,
+    DrivenElsewhereError,
     MissingCapabilityError,
     RemoteProtocolError,
     SessionError,
@@ -313,6 +314,36 @@ async def test_what_a_session_of_another_version_noted_does_not_reach_the_server
             await send(session, method, TaskRef(TASK_ID, noted))
     assert (caught.value.retryable, caught.value.not_executed, caught.value.code) == (False, True, None)
     assert server.requests == []
+
+
+@requirement("law:5")
+@ways_and(*TASK_METHODS)
+async def test_a_request_of_a_task_is_confirmed_after_the_wait_for_its_turn(
+    opened: Opened, server: CurrentServer, method: str
+) -> None:
+    taken = DrivenElsewhereError("another process drives the call")
+
+    async def confirm() -> None:
+        raise taken
+
+    async with opened(FEW) as session:
+        server.replies[method], reply = NEVER, server.replies[method]
+        async with anyio.create_task_group() as requests:
+            for _ in range(2):
+                requests.start_soon(send, session, method)
+            await anyio.wait_all_tasks_blocked()
+            before = server.counts[method]
+            requests.start_soon(refused, session, method, TaskRef(TASK_ID, before_send=confirm))
+            await anyio.wait_all_tasks_blocked()
+            requests.cancel_scope.cancel()
+        server.replies[method] = reply
+        await refused(session, method, TaskRef(TASK_ID, before_send=confirm))
+        assert server.counts[method] == before
+
+
+async def refused(session: Session, method: str, ref: TaskRef) -> None:
+    with pytest.raises(DrivenElsewhereError):
+        await send(session, method, ref)
 
 
 @ways_and(*TASK_METHODS, without="core")

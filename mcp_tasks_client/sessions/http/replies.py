@@ -133,7 +133,7 @@ class ReplyReader:
         except RemoteProtocolError:
             reply, events.last_event_id = None, passed  # it has not come
         if reply is None:
-            reply = self._read_unnamed_reply()
+            reply = self._read_unnamed_reply(broken)
         if reply is None and broken is not None:
             raise broken
         if reply is None:
@@ -142,9 +142,9 @@ class ReplyReader:
             self._note_break()
         return reply
 
-    def _read_unnamed_reply(self) -> Reply | None:
+    def _read_unnamed_reply(self, broken: Exception | None) -> Reply | None:
         """The reply of a stream that has ended without one under our ID; ``None`` if there is none."""
-        if self._refusal is not None:
+        if self._refusal is not None and broken is None:  # else our reply may have been on its way
             return self._read_reply(self._refusal)
         if len(self._strays) == 1 and self._status < 300 and not self._resumes:
             return self._read_only_reply(self._strays[0])

@@ -263,6 +263,7 @@ class CoreTasksSession(Session):
         """
         async with self._poll_slots:
             task = await self._take_up(ref)
+            await _before_send(ref)
             raw = await self._ask("tasks/get", task)
         try:
             raw = shapes.rename_task_fields(raw)
@@ -297,6 +298,7 @@ class CoreTasksSession(Session):
                 "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
             )
         async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
+            await _before_send(ref)
             for key, answer in answers.items():
                 await self._answer(task, key, shapes.mark_answer(answer, ref.task_id))
         self._tracker.go_on(task)
@@ -319,6 +321,7 @@ class CoreTasksSession(Session):
         self._tracker.silence(task)
         self._receiver.abandon(ref.task_id)
         async with self._task_slots:
+            await _before_send(ref)
             await self._ask("tasks/cancel", task)
 
     def forget(self, task_id: str) -> None:
@@ -491,3 +494,8 @@ class CoreTasksSession(Session):
         if current is not None and current.name == session_id and not current.lost:
             context = latest_context(observed.refs())
             await current.notify(method, params, context)
+
+
+async def _before_send(ref: TaskRef) -> None:
+    if ref.before_send is not None:
+        await ref.before_send()

@@ -173,6 +173,27 @@ async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
     assert caught.value.code == code, "it is the only word of the server"
 
 
+@requirement("law:2")
+async def test_an_error_that_names_no_request_is_no_reply_where_the_stream_breaks(
+    server: HttpAnswers, session: HttpSession
+) -> None:
+    """Our own reply may have been on its way, so that a tool may have run."""
+    stray = 'data: {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"?"}}\n\n'
+
+    class Breaks(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield stray.encode()
+            raise httpx.ReadError("the connection broke")
+
+    server.answers(
+        "tools/call",
+        lambda request: httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Breaks()),
+    )
+    with pytest.raises(ConnectionLostError) as caught:
+        await send_call(session, ToolCall(name="t"))
+    assert not caught.value.not_executed
+
+
 async def test_of_an_error_under_another_id_the_status_counts(
     server: HttpAnswers, session: HttpSession, caplog: pytest.LogCaptureFixture
 ) -> None:
