@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from mcp_tasks_client.testing import complete, form, text_result
 from tests._requirements import requirement
 from tests.kit.json_rpc_host import (
     OLDER,
+    URL,
     JsonRpcHost,
     OlderJsonRpcHost,
     asking_server,
@@ -434,3 +436,34 @@ async def test_a_session_that_declared_no_callback_is_not_asked() -> None:
     async with hosted(server, host_options={"version": OLDER}) as host:
         failed = await OlderJsonRpcHost(host, {}).call("asks")
     assert "give the session a callback" in failed["error"]["message"]
+
+
+@requirement("law:3", "law:9")
+async def test_a_host_is_told_that_a_question_was_answered_elsewhere_and_its_late_answer_goes_nowhere() -> (
+    None
+):
+    server, journal = asking_server(), MemoryJournal()
+    async with hosted(server, journal) as client, Inbox(journal) as inbox:
+        client.version = OLDER
+        older = OlderJsonRpcHost(client, {})
+        await older.initialize()
+        heard = list[JSONObject]()
+        body = json.dumps(client.body("asks"))
+        async with client.client.stream("POST", URL, content=body, headers=client.headers) as response:
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                message = json.loads(line[6:])
+                heard.append(message)
+                if message.get("method") == "elicitation/create":
+                    (question,) = await inbox.questions()
+                    await question.answer(ElicitResult(action="accept", content={"name": "Ada"}))
+                if message.get("method") == "notifications/cancelled":
+                    late = {"jsonrpc": "2.0", "id": heard[0]["id"], "result": accept("name", "secret")}
+                    reply = await client.client.post(URL, content=json.dumps(late), headers=client.headers)
+                    assert reply.status_code == 202
+    methods = [message["method"] for message in heard if "method" in message]
+    assert methods == ["elicitation/create", "notifications/cancelled"]
+    assert heard[1]["params"]["requestId"] == heard[0]["id"]
+    (update,) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"name": accept("name")}

@@ -29,6 +29,9 @@ _COMMENT_S: Final = 5.0
 
 _COMMENT: Final = b": the call goes on\n\n"
 
+_OURS: Final = "mcp-tasks-client-"
+"""Begins the IDs of our requests to hosts."""
+
 _MOST_UNREAD: Final = 1000
 """Messages that wait to be read, at most, but for questions. Progress beyond that is not told."""
 
@@ -122,7 +125,7 @@ class StreamedQuestions:
 
     async def ask(self, stream: ReplyStream, request: JSONObject) -> Reply:
         """The host's reply to a request."""
-        request_id = f"mcp-tasks-client-{uuid4().hex}"
+        request_id = f"{_OURS}{uuid4().hex}"
         came, answer = self._asked[request_id] = anyio.Event(), list[Reply]()
         message: JSONObject = {"jsonrpc": "2.0", "id": request_id, "method": request.get("method")}
         if "params" in request:
@@ -130,15 +133,21 @@ class StreamedQuestions:
         try:
             stream.send(message)
             await stream.answered(came)
+        except anyio.get_cancelled_exc_class():  # somebody else has answered, or another process may ask
+            params = {"requestId": request_id, "reason": "The question needs no answer here any more."}
+            stream.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+            raise
         finally:
             del self._asked[request_id]
         return answer[0] if answer else RpcError(INTERNAL_ERROR, "the host's request has ended", None)
 
     def take(self, message: JSONObject) -> bool:
-        """Take a message of the host's, if it is a reply to one of our requests."""
+        """Take a message of the host's, if it is a reply to one of our requests. A late one goes nowhere."""
         request_id: Any = message.get("id")
-        if "method" in message or not isinstance(request_id, str) or request_id not in self._asked:
+        if "method" in message or not (isinstance(request_id, str) and request_id.startswith(_OURS)):
             return False
+        if request_id not in self._asked:
+            return True
         came, answer = self._asked[request_id]
         result = message.get("result")
         answer.append(result if isinstance(result, dict) else read_rpc_error(message.get("error")))
