@@ -12,6 +12,7 @@ the client's own.
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -54,6 +55,8 @@ from . import introspection
 from .sdk_session import SdkSession, host_callbacks
 
 __all__ = ["ClaimedTask", "TasksExtension"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 
 class ClaimedTask(Result):
@@ -208,13 +211,21 @@ class Resolver:
                 "Report it to the server's author."
             ) from None
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
+        options = read_options()
+        if options.key is not None:
+            logger.warning(
+                "An idempotency key has no effect under TasksExtension, since the SDK sends tools/call: "
+                "a repetition calls %s again. Give the client to TasksClient(client), and the key to its "
+                "call_tool.",
+                quote(context.tool_name),
+            )
         endpoint = self._endpoints.get(context.session)
         if endpoint is None:
             endpoint = self._endpoints[context.session] = self._make_endpoint(context.session)
         return await endpoint.see_task_through(
             Snapshot(reply.task, reply.session_data),
             context.tool_name,
-            label=read_options().label,
+            label=options.label,
             timeout=context.read_timeout_seconds,
             timeout_excludes_questions=self.extension.timeout_excludes_questions,
             listeners=_listeners(self.extension.on_update, claimed._progress),

@@ -45,6 +45,7 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
+from mcp_tasks_client.hosts.call_options import idempotency_key
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
@@ -317,6 +318,16 @@ async def test_a_poll_that_fails_does_not_end_the_drive(made: Made) -> None:
             result = await client.call_tool("tool", {})
     assert result.structured_content == {"n": 1}
     assert (server.counts["tasks/get"], server.counts["tools/call"]) == (6, 1)
+
+
+async def test_a_key_that_has_no_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    server = CurrentServer()
+    with anyio.fail_after(LIMIT_S):
+        async with client_in_memory(server, MemoryJournal()) as client:
+            with idempotency_key("order-42"):
+                await client.call_tool("tool")
+    assert [message for message in caplog.messages if "TasksClient(client)" in message]
+    assert "order-42" not in caplog.text
 
 
 async def test_a_task_that_the_server_does_not_know_ends_the_call_with_its_handle() -> None:
