@@ -435,7 +435,7 @@ class TestDeliveries:
                 journal.deliver(9.0, {"unkeyed": 0})
         assert stored(path) == ["next"]
         (told,) = caplog.records
-        assert "may be given out once more" in told.getMessage()
+        assert "may be given out twice" in told.getMessage()
 
     async def test_a_delivery_to_a_file_that_cannot_be_opened_keeps_no_thread(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
