@@ -79,7 +79,7 @@ class PollPolicy:
 
     backoff_ceiling_s: float = 60.0
     """Seconds between retries of failing polls, at most. There is no last retry, unless the session hides why
-    they fail (:attr:`SessionError.patience`)."""
+    they fail (``SessionError.patience``)."""
 
     early_looks: int = 0
     """Polls within the first interval, at most 4. Set by :meth:`eager`."""

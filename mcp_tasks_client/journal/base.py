@@ -109,7 +109,7 @@ class Instruction(NamedTuple):
     """Its subject, such as one question. Any text. A record keeps the first instruction of each name."""
 
     body: str
-    """JSON text. Of one that was heeded, what tells it from others: see :meth:`Journal.save`."""
+    """JSON text. Once the instruction was heeded, a digest of its answer; see :meth:`Journal.save`."""
 
     at: float
     """When it was left, in seconds since the epoch."""
