@@ -155,9 +155,9 @@ async def test_what_a_caller_gave_up_is_resumed_unless_it_is_driven_for_a_handle
 
         async def give_up() -> None:
             if way == "call_tool":
-                await client.call_tool("tool", timeout=0.01)
+                await client.call_tool("tool", timeout=0.3)
             else:
-                await (await client.start_tool("tool")).result(0.01)
+                await (await client.start_tool("tool")).result(0.3)
 
         with pytest.raises(WaitTimeoutError) as caught:
             await give_up()
