@@ -679,9 +679,13 @@ class History:
             first = [] if key in self.asked_at_once else self.first[key]
             if first and any(answer not in first for answer in answers):
                 self.break_("not the first answer", f"{key} is {first}, and {answers} is sent")
-        for key, answer in self.counts:
-            if sent[key] and answer not in sent[key]:
-                self.break_("told to count", f"{answer} to {key}, and {sent[key]} is sent")
+        taken: defaultdict[str, list[JSONObject]] = defaultdict(list)
+        for update in self.server.witness.log("tasks/update"):
+            for key, answer in () if update.refused else update.params["inputResponses"].items():
+                taken[key].append(answer)
+        for key, answer in self.counts:  # or a cancel came before it was sent
+            if taken[key] and answer not in taken[key]:
+                self.break_("told to count", f"{answer} to {key}, and {taken[key]} is sent")
 
     def _check_cancel(self, task_id: str, since: float) -> None:
         """A journaled wish is told as long as the task is there to be cancelled."""

@@ -862,14 +862,6 @@ def a_question_stands_though_the_lease_has_run_out() -> Parts:
     return Parts(patched=partial(replaced, "wait until a call is in doubt", never))
 
 
-@mutant
-def a_question_is_put_without_a_look_for_its_answer() -> Parts:
-    async def nothing(runner: object, call: object) -> None:
-        await anyio.lowlevel.checkpoint()
-
-    return Parts(patched=partial(replaced, "look for instructions before a question", nothing))
-
-
 def _insisting(*, on_cancelled: bool) -> Parts:
     """A callback goes on asking though it is cancelled: of a task that is being cancelled, or of others."""
 

@@ -9,7 +9,6 @@ from unittest.mock import patch
 from mcp_tasks_client.engine import prompts
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.owning import Owning
-from mcp_tasks_client.engine.runner import Runner
 from mcp_tasks_client.hosts.host_calls import make_engine
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.questions.callbacks import Callbacks
@@ -24,7 +23,6 @@ PRIVATE: Final[dict[str, tuple[object, str]]] = {
     # Requests and questions leave the process without passing the journal.
     "is a call in doubt": (Owning, "is_in_doubt"),
     "wait until a call is in doubt": (Owning, "wait_for_withdrawal"),
-    "look for instructions before a question": (Runner, "_look"),
 }
 """The private names that mutants replace, each by a description: the module or class, and the name in it."""
 

@@ -44,7 +44,6 @@ TELLING: Final[dict[str, int]] = {
     "a_lost_call_is_sent_again_without_leave": 53,
     "a_lost_reply_to_an_answer_is_forgotten": 100,
     "a_poll_that_fails_ends_the_task": 65,
-    "a_question_is_put_without_a_look_for_its_answer": 5621,
     "a_question_stands_though_the_lease_has_run_out": 458,
     "a_question_that_is_asked_anew_has_its_old_name": 11,
     "a_refused_resend_forgets_the_first_call": 39,
