@@ -195,7 +195,7 @@ class ProcessLease:
             store = self._storing.get(here)
             if store is None:
                 await self._store(journal, here)
-                return
+                continue  # a lease that has waited for the journal may be short again
             await store.ended.wait()
             if store.error is not None:
                 raise copy(store.error)

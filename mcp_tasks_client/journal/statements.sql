@@ -109,7 +109,8 @@ FROM {given lease_id} JOIN {schema}.leases AS stored ON stored.lease_id = given.
 -- name: renew
 INSERT INTO {schema}.leases ({lease_columns})
 SELECT {lease_columns} FROM {given lease_id, host, boot, pids, pid, started, renewed_at, expires_at} WHERE true
-ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at;
+ON CONFLICT (lease_id) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
+{unless_older};
 
 -- name: end_leases
 DELETE FROM {schema}.leases WHERE lease_id {in lease_ids};

@@ -449,6 +449,24 @@ async def test_a_lease_that_is_about_to_run_out_is_stored_anew_before_anything_i
         assert journal.stored == 2
 
 
+@requirement("law:5")
+async def test_a_lease_that_has_waited_for_the_journal_is_stored_anew_before_anything_is_owned() -> None:
+    clock, waits = ManualClock(), [LEASE_S + 1]
+
+    class Slow(Counting):
+        async def renew(self, lease: Lease) -> bool:
+            if waits:
+                await clock.advance(waits.pop())
+            return await super().renew(lease)
+
+    journal = Slow()
+    async with client_of(journal, clock, calls=[working("task-1", poll_interval_ms=600_000)]) as client:
+        await client.start_tool("tool")
+        assert journal.stored == 2
+        (lease,) = rows_in_memory(journal, "SELECT expires_at FROM leases")
+        assert lease[0] > clock.time()
+
+
 @requirement("law:1", "law:5")
 async def test_nothing_is_owned_without_a_lease() -> None:
     journal, clock = Counting(), ManualClock()

@@ -40,6 +40,8 @@ POSTGRES: Final = Dialect(
     given=_given,
     parts={
         "skip_locked": "FOR UPDATE SKIP LOCKED",
+        # A renewal that has waited for the database must not replace a later one of the other connection.
+        "unless_older": "WHERE leases.expires_at <= excluded.expires_at",
         "in_turn": "FOR NO KEY UPDATE OF stored",
         "changed": "RETURNING stored.record_id",
         # Sent to the listeners when the transaction is committed. A payload has 8,000 bytes at most.

@@ -28,6 +28,8 @@ SQLITE: Final = Dialect(
         "their_lease": ", ".join(f"lease.{field.name}" for field in fields_of(Lease)),
         "now": "((julianday('now') - 2440587.5) * 86400)",
         # One process writes at a time.
-        **dict.fromkeys(("database_start", "skip_locked", "in_turn", "notify", "changed"), ""),
+        **dict.fromkeys(
+            ("database_start", "skip_locked", "in_turn", "notify", "changed", "unless_older"), ""
+        ),
     },
 )
