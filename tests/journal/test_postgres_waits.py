@@ -201,6 +201,15 @@ async def test_a_lease_is_renewed_in_time_over_another_connection_if_one_does_no
             assert now < first + 9.0, "it had not run out"
 
 
+@requirement("law:5")
+async def test_a_renewal_that_has_waited_replaces_no_later_one(journal: PostgresJournal) -> None:
+    """Two connections renew a lease: the writer before the first take, and the listener."""
+    later = lease("a", renewed_at=200.0)
+    await journal.renew(later)
+    await journal.renew(lease("a", renewed_at=100.0))
+    assert await journal.owners("a/1") == {"a/1": later}
+
+
 async def test_a_lease_that_is_given_up_while_it_is_renewed_is_not_there_afterwards(
     journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
