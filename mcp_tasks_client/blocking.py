@@ -82,7 +82,7 @@ class _Thread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the event loop was ended by an exception that is no ``Exception``, such as SystemExit."""
+        """True if an exception that is no ``Exception``, such as SystemExit, has ended the event loop."""
         return self.runs is not None and not self.runs.is_alive()
 
     def _wait_for_stop(self, ended: Event) -> None:
@@ -274,7 +274,7 @@ class _Opening(_Blocking[OpenedT]):
     """Closes the client, where code has closed it that the client awaits."""
 
     def _awaits_caller(self) -> bool:
-        """Whether closing would wait for the code that calls this."""
+        """True if closing would wait for the code that calls this."""
         return False
 
 

@@ -521,7 +521,7 @@ class TasksClient:
     """The task in which everything is open, so that any task of the host's may leave it."""
 
     def _awaits_caller(self) -> bool:
-        """Whether closing would wait for the code that calls this."""
+        """True if closing would wait for the code that calls this."""
         return self._own is not None and self._own.awaits_caller()
 
     @asynccontextmanager

@@ -36,7 +36,7 @@ class Loops:
             self._loops = (*(known for known in self._loops if _is_open(known())), weakref.ref(loop))
 
     def have_closed(self) -> bool:
-        """Whether there were some, and none of them will ever run again."""
+        """True once every noted event loop has closed. False as long as none was noted."""
         return bool(self._loops) and not self._on_trio and not any(_is_open(known()) for known in self._loops)
 
 

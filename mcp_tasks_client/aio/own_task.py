@@ -55,7 +55,7 @@ class Working:
             _working.reset(token)
 
     def awaits_caller(self) -> bool:
-        """Whether the caller is called by work of this object that is under way."""
+        """True if work of this object that is under way has called the caller."""
         work = _working.get()
         while work is not None and (work.ended or work.of is not self):
             work = work.around
@@ -141,7 +141,7 @@ class OwnTask(Working):
         self._task = spawn(self._run, self._end)
 
     def awaits_caller(self) -> bool:
-        """Whether the leaving would wait for the caller."""
+        """True if the leaving would wait for the caller."""
         return super().awaits_caller() or (self._tasks is not None and self._tasks.awaits_caller())
 
     async def enter(self) -> None:

@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether the engine was left, or its event loop was closed under it."""
+        """True once the engine was left, or its event loop was closed under it."""
         return self._closed or (self._entered and self.store.owning.loops.have_closed())
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────
