@@ -80,7 +80,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             return self._found.popleft()[1]
 
     async def _has_found(self) -> bool:
-        """True if a handle is left to give. A handle whose call another process has taken since is dropped."""
+        """True if a handle is left to give. One whose call another process has taken since is dropped."""
         while self._found:
             with suppress(DrivenElsewhereError):
                 await self._engine.store.owning.confirm(self._found[0][0])
