@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from .aio.uncut import run_to_its_end
 from .engine.call_store import CallStore
@@ -18,9 +18,12 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire
+from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire, unanswered
 
 __all__ = ["Inbox"]
+
+_LARGEST_PAGE: Final = 1000
+"""Records that are read at once where only few of them are asked for."""
 
 
 class Inbox:
@@ -69,22 +72,43 @@ class Inbox:
         principal: str | None = None,
         pending: bool = False,
         label: str | None = None,
+        limit: int | None = None,
+        before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         """What the journal knows of calls, oldest first.
 
         A call without an idempotency key is there from its task on, and until its outcome was delivered.
+        ``limit`` and ``before`` show a long history in pages: ``page = await inbox.records(limit=50)`` has
+        the last 50 calls, and ``records(limit=50, before=page[0])`` the 50 before those.
 
         Args:
             endpoint: Only those at this server.
             principal: Only those on behalf of this principal.
             pending: Only tasks that are not over, and outcomes that nobody has received.
             label: Only those of exactly this label.
+            limit: Only so many, the last ones, of those for which all the rest holds; ``None`` is all. Fewer
+                come only where there are no more.
+            before: Only those that come before this record; or those that were made before a time, such as
+                the ``created_at`` of a record that a link names. A record that was forgotten meanwhile stands
+                for its time.
 
         Raises:
             JournalError: The journal could not be read.
             TasksClientError: The inbox is not open.
+            ValueError: ``limit`` is less than 1.
         """
-        return await self._find(endpoint, principal, label, pending=pending)
+        self._opened()
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be at least 1, or None, got {limit}")
+        scope, found, size = self._scope_of(endpoint, principal), list[TaskRecord](), limit
+        while True:
+            page = await self._journal.records(scope, pending=pending, limit=size, before=before)
+            found[:0] = [one for one in page if self._matches(one, endpoint, principal, label)]
+            if limit is None or size is None:
+                return found
+            if len(page) < size or len(found) >= limit:
+                return found[-limit:]
+            size, before = max(size, min(2 * size, _LARGEST_PAGE)), page[0]
 
     async def questions(
         self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
@@ -94,8 +118,29 @@ class Inbox:
         Args and errors are those of :meth:`records`. Questions from before there is a task are among them
         where the call has an idempotency key.
         """
-        records = await self._find(endpoint, principal, label, asking=True)
-        return [one for record in records for one in await read_questions(self._journal, record, self)]
+        self._opened()
+        return [
+            question
+            for asking in await self._journal.asking(self._scope_of(endpoint, principal))
+            if self._matches(asking.record, endpoint, principal, label)
+            for question in unanswered(asking, self)
+        ]
+
+    async def question(self, question_id: str) -> Question | None:
+        """One question; ``None`` if it waits for no answer, or the inbox does not show its call.
+
+        Args:
+            question_id: Of the question.
+
+        Raises:
+            JournalError: The journal could not be read.
+            ValueError: It is no ``question_id``.
+            TasksClientError: The inbox is not open.
+        """
+        self._opened()
+        record = await self.record(record_of(question_id))
+        found = [] if record is None else await read_questions(self._journal, record, self)
+        return next((one for one in found if one.question_id == question_id), None)
 
     async def record(self, record_id: str) -> TaskRecord | None:
         """What the journal knows of one call; ``None`` if it knows nothing, or the inbox does not show it.
@@ -126,21 +171,22 @@ class Inbox:
         """
         return await self._opened().owning.is_driven(record)
 
-    async def _find(
-        self, endpoint: str | None, principal: str | None, label: str | None, **which: bool
-    ) -> list[TaskRecord]:
-        self._opened()
+    def _scope_of(self, endpoint: str | None, principal: str | None) -> Scope | None:
+        """The scope in which all is that is asked for; ``None`` is all scopes."""
         server = self._endpoint if endpoint is None else endpoint
         whose = self._principal if principal is None else principal
-        scope = None if server is None or whose is None else Scope(server, whose)
-        return [
-            record
-            for record in await self._journal.records(scope, **which)
-            if self._shows(record)
+        return None if server is None or whose is None else Scope(server, whose)
+
+    def _matches(
+        self, record: TaskRecord, endpoint: str | None, principal: str | None, label: str | None
+    ) -> bool:
+        """Whether a record is shown, and is one of those that are asked for."""
+        return (
+            self._shows(record)
             and endpoint in (None, record.scope.endpoint)
             and principal in (None, record.scope.principal)
             and label in (None, record.label)
-        ]
+        )
 
     # ── doing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -237,10 +283,13 @@ class Inbox:
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        """Open the journal.
+        """Open the journal that is there. Nothing is made.
+
+        Without the right to write it, the inbox shows what there is, and what would write raises a
+        :class:`JournalError`.
 
         Raises:
-            JournalError: The journal cannot be used; the message says why and what to do.
+            JournalError: There is no journal, or it cannot be used; the message says why and what to do.
             TasksClientError: The inbox is open already.
         """
         if self._store is not None:
@@ -249,7 +298,7 @@ class Inbox:
         self._store = CallStore(self._journal, PollPolicy(), self._environment)
         self._store.owning.enter_loop()
         try:
-            await self._journal.open()
+            await self._journal.open_existing()
         except BaseException:
             self._store = None
             raise

@@ -49,6 +49,7 @@ __all__ = [
     "NoAnswerError",
     "RootsCallback",
     "SamplingCallback",
+    "is_async",
 ]
 
 
@@ -261,7 +262,8 @@ def _takes_params(roots: Callable[..., Any] | None) -> bool:
     return True
 
 
-def _is_async(callback: object) -> bool:
+def is_async(callback: object) -> bool:
+    """Whether a callback is a coroutine function, and no plain one."""
     called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
     return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
 
@@ -278,7 +280,7 @@ async def _ask(
             "resume the task"
         )
     try:
-        if _is_async(callback):
+        if is_async(callback):
             result = await callback(*arguments)
         else:
             result = await _in_thread(callback, name, arguments)

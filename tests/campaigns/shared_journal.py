@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
-from mcp_tasks_client.journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from mcp_tasks_client.journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
@@ -173,13 +173,18 @@ class ProcessJournal(Journal):
         scope: Scope | None,
         *,
         pending: bool = False,
-        asking: bool = False,
         delivered_since: float | None = None,
+        limit: int | None = None,
+        before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         await self._read()
         return await self._records.records(
-            scope, pending=pending, asking=asking, delivered_since=delivered_since
+            scope, pending=pending, delivered_since=delivered_since, limit=limit, before=before
         )
+
+    async def asking(self, scope: Scope | None) -> list[Asking]:
+        await self._read()
+        return await self._records.asking(scope)
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         await self._write()

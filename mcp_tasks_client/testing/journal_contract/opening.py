@@ -26,6 +26,7 @@ CALLS: Final[tuple[Callable[[Journal], Awaitable[object]], ...]] = (
     lambda journal: journal.by_id("r"),
     lambda journal: journal.by_task_id(SCOPE, "t"),
     lambda journal: journal.records(SCOPE),
+    lambda journal: journal.asking(SCOPE),
     lambda journal: journal.prune(1.0, 1.0),
     lambda journal: journal.renew(lease("a")),
     lambda journal: journal.owners(),
