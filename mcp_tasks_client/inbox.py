@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from .aio.uncut import run_to_its_end
 from .engine.call_store import CallStore
@@ -21,9 +21,6 @@ from .protocol.text import name_tool
 from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire, unanswered
 
 __all__ = ["Inbox"]
-
-_LARGEST_PAGE: Final = 1000
-"""Records that are read at once where only few of them are asked for."""
 
 
 class Inbox:
@@ -100,15 +97,18 @@ class Inbox:
         self._opened()
         if limit is not None and limit < 1:
             raise ValueError(f"limit must be at least 1, or None, got {limit}")
-        scope, found, size = self._scope_of(endpoint, principal), list[TaskRecord](), limit
-        while True:
-            page = await self._journal.records(scope, pending=pending, limit=size, before=before)
-            found[:0] = [one for one in page if self._matches(one, endpoint, principal, label)]
-            if limit is None or size is None:
-                return found
-            if len(page) < size or len(found) >= limit:
-                return found[-limit:]
-            size, before = max(size, min(2 * size, _LARGEST_PAGE)), page[0]
+        server, whose = self._at(endpoint, principal)
+        found = await self._journal.records(
+            self._scope_of(endpoint, principal),
+            pending=pending,
+            endpoint=server,
+            principal=whose,
+            label=label,
+            application=self._application,
+            limit=limit,
+            before=before,
+        )
+        return [one for one in found if self._matches(one, endpoint, principal, label)]
 
     async def questions(
         self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
@@ -171,10 +171,14 @@ class Inbox:
         """
         return await self._opened().owning.is_driven(record)
 
+    def _at(self, endpoint: str | None, principal: str | None) -> tuple[str | None, str | None]:
+        """The server and the principal that are asked for; ``None`` is each."""
+        server = self._endpoint if endpoint is None else endpoint
+        return server, self._principal if principal is None else principal
+
     def _scope_of(self, endpoint: str | None, principal: str | None) -> Scope | None:
         """The scope in which all is that is asked for; ``None`` is all scopes."""
-        server = self._endpoint if endpoint is None else endpoint
-        whose = self._principal if principal is None else principal
+        server, whose = self._at(endpoint, principal)
         return None if server is None or whose is None else Scope(server, whose)
 
     def _matches(

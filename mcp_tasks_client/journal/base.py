@@ -313,6 +313,10 @@ class Journal(ABC):
         *,
         pending: bool = False,
         delivered_since: float | None = None,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        label: str | None = None,
+        application: str | None = None,
         limit: int | None = None,
         before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
@@ -327,8 +331,13 @@ class Journal(ABC):
                 (:attr:`TaskRecord.pending`). The cost is then that of the pending ones, however many others
                 there are.
             delivered_since: Only those that were delivered at or after this time, in seconds since the epoch.
-            limit: Only so many of those that can be read: the last ones. Still oldest first. The cost of the
-                last ones is that of so many, however many others there are.
+            endpoint: Only those at this server.
+            principal: Only those on behalf of this principal.
+            label: Only those of exactly this label.
+            application: Only those of this application, and those of none.
+            limit: Only so many of those for which all the rest holds, and that can be read: the last ones.
+                Still oldest first. The last ones of a scope, or of all, cost as much as so many do, however
+                many others there are.
             before: Only those that come before this record in that order; or, as a time, those that were made
                 before it. A record that is not there any more stands for its ``created_at``.
         """

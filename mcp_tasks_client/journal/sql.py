@@ -185,12 +185,18 @@ class SqlJournal(Journal):
         *,
         pending: bool = False,
         delivered_since: float | None = None,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        label: str | None = None,
+        application: str | None = None,
         limit: int | None = None,
         before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
         values = _in_scope(scope)
-        if limit is not None or before is not None:
+        named = {"endpoint": endpoint, "principal": principal, "label": label, "application": application}
+        if limit is not None or before is not None or any(text is not None for text in named.values()):
+            values |= {name: escape(text) for name, text in named.items()}
             return await self._latest(values, pending, delivered_since, limit, before)
         statement = "pending" if pending else "all"
         if delivered_since is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from anyio.lowlevel import checkpoint
 
@@ -171,16 +171,10 @@ class ProcessJournal(Journal):
     async def records(
         self,
         scope: Scope | None,
-        *,
-        pending: bool = False,
-        delivered_since: float | None = None,
-        limit: int | None = None,
-        before: TaskRecord | float | None = None,
+        **wanted: Any,
     ) -> list[TaskRecord]:
         await self._read()
-        return await self._records.records(
-            scope, pending=pending, delivered_since=delivered_since, limit=limit, before=before
-        )
+        return await self._records.records(scope, **wanted)
 
     async def asking(self, scope: Scope | None) -> list[Asking]:
         await self._read()

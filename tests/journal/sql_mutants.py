@@ -136,6 +136,24 @@ MUTANTS: Final[dict[str, Mutant]] = {
             ("the oldest come first", "DESC, sequence DESC", ", sequence"),
             ("of equal age the first is the last", "DESC, sequence DESC", "DESC, sequence"),
             ("more come than are wanted", "LIMIT {:limit}", ""),
+            ("those at other servers come", "AND endpoint = coalesce({:endpoint}, endpoint) ", ""),
+            ("those of other principals come", "AND principal = coalesce({:principal}, principal)", ""),
+            ("those of other labels come", "= coalesce({:label}, label, '\\')", "= coalesce(label, '\\')"),
+            (
+                "those without a label have each label",
+                "coalesce(label, '\\') =",
+                "coalesce(label, {:label}, '\\') =",
+            ),
+            (
+                "those of other applications come",
+                "= coalesce({:application}, application",
+                "= coalesce(application",
+            ),
+            (
+                "those of no application are left out",
+                "coalesce(application, {:application}",
+                "coalesce(application",
+            ),
         )
     },
     "what is not pending is among the pending last ones": Mutant("latest_pending", " AND pending = 1"),

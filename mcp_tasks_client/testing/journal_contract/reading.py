@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -342,6 +342,52 @@ class ListTests:
         for no_time in (float("nan"), replace(given[0], created_at=float("nan"))):
             with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
                 await journal.records(SCOPE, before=no_time)
+
+    @pytest.mark.parametrize("limit", [None, 1, 2])
+    @pytest.mark.parametrize("pending", [False, True])
+    async def test_records_are_found_by_what_people_know_of_them(
+        self, journal: Journal, pending: bool, limit: int | None
+    ) -> None:
+        """A limit counts those that are found."""
+        given = [
+            record(
+                scope=Scope(endpoint, principal),
+                label=label,
+                application=application,
+                state=observing() if is_pending else finished(),
+                delivered_at=None if is_pending else 9.0,
+            )
+            for endpoint in ("a", "b\\")
+            for principal in ("", "ada")
+            for label, application in ((None, None), ("", "x"), ("é\\", "y"), ("lunch", None))
+            for is_pending in (True, False)
+        ]
+        for one in given:
+            await journal.save(one)
+        wanted: list[dict[str, Any]] = [
+            *({"endpoint": text} for text in ("a", "b\\", "b", "")),
+            *({"principal": text} for text in ("", "ada", "a")),
+            *({"label": text} for text in ("", "é\\", "lunch", "\\", "lunch ")),
+            *({"application": text} for text in ("x", "y", "", "\\")),
+            {"endpoint": "a", "principal": "ada", "label": "lunch", "application": "x"},
+        ]
+        for by in wanted:
+            found = [
+                one
+                for one in given
+                if by.get("endpoint") in (None, one.scope.endpoint)
+                and by.get("principal") in (None, one.scope.principal)
+                and by.get("label") in (None, one.label)
+                and ("application" not in by or one.application in (None, by["application"]))
+                and (one.pending or not pending)
+            ]
+            expected = found if limit is None else found[-limit:]
+            assert await journal.records(None, pending=pending, limit=limit, **by) == expected, by
+            for scope in {one.scope for one in given}:
+                mine = [one for one in found if one.scope == scope]
+                assert await journal.records(scope, pending=pending, **by) == mine, by
+        with pytest.raises(TypeError):
+            await journal.records(None, label=7)  # type: ignore[arg-type]
 
     async def test_the_records_of_all_scopes_are_those_of_none_in_particular(self, journal: Journal) -> None:
         others = [Scope("https://other.example/"), replace(SCOPE, principal="bob"), SCOPE]
