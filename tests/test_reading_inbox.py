@@ -31,7 +31,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.journal.sqlite import journal as sqlite_journal
 from mcp_tasks_client.machine.states import Question
 from mcp_tasks_client.testing.samples import finished, observing, record
-from tests.journal.files import child, contents, line, posix_only
+from tests.journal.files import SHORT_S, child, contents, line, posix_only, raw
 
 pytestmark = pytest.mark.anyio
 
@@ -113,18 +113,20 @@ async def test_a_log_without_its_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-async def test_an_inbox_that_has_left_nothing_writes_nothing(tmp_path: Path) -> None:
-    """Also when it is closed: a page may open one for each request."""
+async def test_an_inbox_that_has_left_nothing_waits_for_no_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor when it is closed: a page may open one for each request."""
     path = tmp_path / "journal.sqlite3"
-    await written(SqliteJournal(path), asking())
+    caplog.set_level(logging.WARNING, "mcp_tasks_client")
     with anyio.fail_after(30):
-        async with SqliteJournal(path):
-            log = path.with_name(f"{path.name}-wal")
-            size = log.stat().st_size
-            for _ in range(3):
+        async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
+            await journal.save(asking())
+            with raw(path) as other:
+                other.execute("BEGIN IMMEDIATE")
                 async with Inbox(path) as inbox:
                     assert len(await inbox.questions()) == 1
-            assert log.stat().st_size == size
+    assert caplog.records == []
 
 
 # ── a file or a folder that may only be read ──────────────────────────────────────────────────────

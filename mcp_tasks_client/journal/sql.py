@@ -222,16 +222,15 @@ class SqlJournal(Journal):
         elif before is not None:
             values["before_at"] = checked_time(before)
         found: list[TaskRecord] = []
-        while limit is None or len(found) < limit:
+        while True:
             # A row that cannot be read, or was not delivered of late, takes no place.
             wanted = _NO_LIMIT if limit is None else limit - len(found)
             rows = await self._rows("latest_pending" if pending else "latest", **values, limit=wanted)
-            kept = [row for row in rows if since is None or since <= (row.delivered_at or -math.inf)]
+            kept = [row for row in rows if since is None or _is_since(row.delivered_at, since)]
             found += [record for _, record in await read_rows(kept, self._name, self._codec)]
-            if len(rows) < wanted:
-                break
+            if len(rows) < wanted or len(found) == limit:
+                return found[::-1]
             values |= {"before_at": rows[-1].created_at, "before_id": rows[-1].record_id}
-        return found[::-1]
 
     async def asking(self, scope: Scope | None) -> list[Asking]:
         """The records whose server asks something, each with what was left for it, by one statement."""
@@ -415,6 +414,10 @@ class SqlJournal(Journal):
         )
         rows: Sequence[Sequence[Any]] = await self._opened().run(work)
         return rows
+
+
+def _is_since(at: float | None, since: float) -> bool:
+    return at is not None and at >= since
 
 
 def _in_scope(scope: Scope | None) -> dict[str, Any]:

@@ -308,8 +308,8 @@ def check_tables(connection: Connection, schema: str, name: str) -> None:
     """
     if _version(connection, schema) == 0:
         raise JournalError(
-            f"there is no journal {name}, and an inbox makes none; check the address and schema=, or start "
-            "the program first whose client makes the journal"
+            f"there is no journal {name}, and an inbox makes none; check the address and schema=, or first "
+            "start the program whose client makes the journal, or make one by opening a PostgresJournal"
         )
 
 

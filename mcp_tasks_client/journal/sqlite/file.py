@@ -156,8 +156,8 @@ def find_missing_right(path: Path) -> JournalError | None:
         if logs and logs[0].name.endswith("-wal"):
             raise _orphaned(path, logs[0])
         raise JournalError(
-            f"there is no journal at {path}, and an inbox makes none; check the path, or start the program "
-            "first whose client makes the journal"
+            f"there is no journal at {path}, and an inbox makes none; check the path, or first start the "
+            "program whose client makes the journal, or make one by opening a SqliteJournal"
         )
     if not os.access(path, os.W_OK):
         return _read_only(path, f"this process has no right to write the file {path.name}")

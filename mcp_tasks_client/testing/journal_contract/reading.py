@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -330,15 +331,17 @@ class ListTests:
             assert all(len(page) == size for page in pages[:-1])
         assert await journal.records(scope, pending=pending, before=every[3]) == every[:3]
 
-    async def test_a_place_is_a_record_or_a_time(self, journal: Journal) -> None:
-        given = [record(created_at=time) for time in (1.0, 2.0, 2.0, 3.0)]
+    @pytest.mark.parametrize("pending", [False, True])
+    async def test_a_place_is_a_record_or_a_time(self, journal: Journal, pending: bool) -> None:
+        given = [record(created_at=time, state=observing()) for time in (1.0, 2.0, 2.0, 3.0)]
         for one in given:
             await journal.save(one)
-        assert await journal.records(SCOPE, before=2.0) == given[:1]
-        assert await journal.records(SCOPE, before=2.5, limit=2) == given[1:3]
-        assert await journal.records(SCOPE, before=given[2]) == given[:2]
+        records = partial(journal.records, SCOPE, pending=pending)
+        assert await records(before=2.0) == given[:1]
+        assert await records(before=2.5, limit=2) == given[1:3]
+        assert await records(before=given[2]) == given[:2]
         await journal.remove(given[2])
-        assert await journal.records(SCOPE, before=given[2]) == given[:1], "it stands for its time"
+        assert await records(before=given[2]) == given[:1], "it stands for its time"
         for no_time in (float("nan"), replace(given[0], created_at=float("nan"))):
             with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
                 await journal.records(SCOPE, before=no_time)
