@@ -239,7 +239,7 @@ async def test_a_journal_that_a_living_process_writes_is_read_as_it_is_then(fold
 
 
 @posix_only
-@pytest.mark.parametrize("what", ["file", "both"])
+@pytest.mark.parametrize("what", RIGHTS)
 def test_what_a_process_had_committed_when_it_was_killed_is_read(folder: Path, what: str) -> None:
     path = folder / "journal.sqlite3"
     body = """

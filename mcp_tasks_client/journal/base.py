@@ -335,9 +335,9 @@ class Journal(ABC):
             principal: Only those on behalf of this principal.
             label: Only those of exactly this label.
             application: Only those of this application, and those of none.
-            limit: At least 1. Only so many of those for which all the rest holds, and that can be read: the last ones.
-                Still oldest first. The last ones of a scope, or of all, cost as much as so many do, however
-                many others there are.
+            limit: Only so many, 1 at least, of those for which all the rest holds and that can be read: the
+                last ones. Still oldest first. The last ones of a scope, or of all, cost what so many cost,
+                however many others there are.
             before: Only those that come before this record in that order; or, as a time, those that were made
                 before it. A record that is not there any more stands for its ``created_at``.
         """

@@ -159,11 +159,11 @@ def find_missing_right(path: Path) -> JournalError | None:
             f"there is no journal at {path}, and an inbox makes none; check the path, or first start the "
             "program whose client makes the journal, or make one by opening a SqliteJournal"
         )
-    if not os.access(path, os.W_OK):
-        return _read_only(path, f"this process has no right to write the file {path.name}")
-    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    if not (os.access(path.parent, os.W_OK) or all(os.access(one, os.W_OK) for one in beside)):
-        return _read_only(path, f"this process has no right to write to the folder {path.parent}")
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        if file.exists() and not os.access(file, os.W_OK):
+            return _read_only(path, f"this process has no right to write the file {file.name}")
+        if not file.exists() and not os.access(path.parent, os.W_OK):
+            return _read_only(path, f"this process has no right to write to the folder {path.parent}")
     return None
 
 
