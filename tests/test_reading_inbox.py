@@ -413,6 +413,19 @@ async def test_a_role_that_may_only_read_has_an_inbox(
     assert caplog.records == []
 
 
+async def test_sessions_that_are_read_only_have_an_inbox(postgres: str, own_schema: str) -> None:
+    options = "-c default_transaction_read_only=on"
+    address = psycopg.conninfo.make_conninfo(postgres, target_session_attrs="any", options=options)
+    with anyio.fail_after(60):
+        async with PostgresJournal(postgres, schema=own_schema) as journal:
+            await journal.save(given := asking())
+        async with Inbox(PostgresJournal(address, schema=own_schema)) as inbox:
+            (question,) = await inbox.questions()
+            with pytest.raises(JournalError, match="are read-only; take default_transaction_read_only away"):
+                await question.decline()
+            assert await inbox.records() == [given]
+
+
 async def test_in_a_schema_without_a_journal_an_inbox_makes_none(postgres: str, own_schema: str) -> None:
     with (
         anyio.fail_after(30),

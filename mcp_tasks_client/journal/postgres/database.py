@@ -319,19 +319,24 @@ def find_missing_right(connection: Connection, schema: str, name: str) -> Journa
     Raises:
         psycopg.Error: See :func:`explain`.
     """
-    (lacked, user) = connection.execute(
-        """SELECT string_agg(kind, ', '), current_user
+    lacked, user, read_only = connection.execute(
+        """SELECT string_agg(kind, ', '), current_user, current_setting('transaction_read_only')
         FROM unnest(ARRAY['INSERT', 'UPDATE', 'DELETE']) AS kind
         WHERE NOT has_table_privilege(%s, kind)""",
         (f'"{schema}".writers',),
     ).fetchall()[0]
-    if lacked is None:
-        return None
-    return JournalError(
-        f"the journal {name} may only be read here: the user {user} has no right to {lacked} in the schema "
-        f"{schema}; grant SELECT, INSERT, UPDATE and DELETE on its tables, or answer, cancel and acknowledge "
-        "as a user who has them"
-    )
+    if lacked is not None:
+        return JournalError(
+            f"the journal {name} may only be read here: the user {user} has no right to {lacked} in the "
+            f"schema {schema}; grant SELECT, INSERT, UPDATE and DELETE on its tables, or answer, cancel and "
+            "acknowledge as a user who has them"
+        )
+    if read_only == "on":
+        return JournalError(
+            f"the journal {name} may only be read here: the sessions of the user {user} are read-only; take "
+            "default_transaction_read_only away, or answer, cancel and acknowledge as another user"
+        )
+    return None
 
 
 def _is_there(connection: Connection, schema: str) -> bool:
