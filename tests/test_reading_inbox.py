@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sqlite3
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
+    BlockingInbox,
     Inbox,
     Instruction,
     Journal,
@@ -29,6 +31,7 @@ from mcp_tasks_client import (
     TaskRecord,
 )
 from mcp_tasks_client.journal.sqlite import journal as sqlite_journal
+from mcp_tasks_client.journal.sqlite.file import read_unwritable
 from mcp_tasks_client.machine.states import Question
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests.journal.files import SHORT_S, child, contents, line, posix_only, raw
@@ -104,6 +107,18 @@ async def test_a_journal_that_was_made_a_moment_ago_is_found(tmp_path: Path) -> 
             assert await inbox.records() == []
 
 
+def test_without_an_event_loop_it_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    with pytest.raises(JournalError, match="an inbox makes none"), BlockingInbox(path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    anyio.run(written, SqliteJournal(path), asking())
+    with BlockingInbox(path) as inbox:
+        (question,) = inbox.questions()
+        question.decline()
+        assert inbox.questions() == []
+
+
 async def test_a_log_without_its_file_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     path.with_name(f"{path.name}-wal").write_bytes(b"what was committed" * 100)
@@ -164,7 +179,12 @@ except JournalError as error:
     say("refused", str(error).replace(path, "PATH").partition(";")[0])
 """
 
-RIGHTS: Final = {"file": (0o400, 0o700), "folder": (0o600, 0o500), "both": (0o400, 0o500)}
+RIGHTS: Final = {
+    "file": (0o400, 0o700),
+    "folder": (0o600, 0o500),
+    "both": (0o400, 0o500),
+    "another user's": (0o644, 0o755),
+}
 NO_FILE: Final = (
     "the journal PATH may only be read here: this process has no right to write the file journal.sqlite3"
 )
@@ -185,11 +205,13 @@ def folder() -> Iterator[Path]:
 def close_to_writers(folder: Path, what: str) -> dict[str, tuple[int, bytes]]:
     """Take the right to write from a user who is not root. Returns what the folder then holds."""
     of_files, of_folder = RIGHTS[what]
-    for file in folder.iterdir():
+    if what == "another user's" and os.getuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    owner = 0 if what == "another user's" else NOBODY
+    for file in (*folder.iterdir(), folder):
         if os.getuid() == 0:
-            os.chown(file, NOBODY, NOBODY)
-        file.chmod(of_files)
-    folder.chmod(of_folder)
+            os.chown(file, owner, owner)
+        file.chmod(of_folder if file == folder else of_files)
     return contents(folder)
 
 
@@ -275,6 +297,34 @@ async def test_a_writer_that_comes_and_goes_is_seen(folder: Path) -> None:
             process.stdin.write("again\n")
             process.stdin.flush()
             assert await anyio.to_thread.run_sync(line, process) == "r|asks"
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_once_more(tmp_path: Path) -> None:
+    """By a writer that has come and gone meanwhile, or is still there."""
+    path, found = tmp_path / "journal.sqlite3", list[int]()
+    anyio.run(written, SqliteJournal(path), record())
+    for stays in (False, True):
+        found.clear()
+        with ExitStack() as stack:
+
+            def read(connection: sqlite3.Connection, stays: bool = stays, stack: ExitStack = stack) -> None:
+                (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
+                found.append(count)
+                if len(found) == 1:
+                    with raw(path) as other:
+                        other.execute(COPY)
+                        if stays:
+                            stack.enter_context(raw(path)).execute(COPY)
+
+            read_unwritable(path, 1.0, read)
+        assert found == ([2, 4] if stays else [1, 2])
+
+
+COPY: Final = """
+    INSERT INTO records SELECT NULL, record_id || '+' || (SELECT count(*) FROM records), endpoint, principal,
+    tool, arguments_digest, NULL, owner, fence, created_at, updated_at, delivered_at, state, task_id, status,
+    pending, due_at, expires_at, label, application, origin, scope, NULL FROM records LIMIT 1
+"""
 
 
 @posix_only
