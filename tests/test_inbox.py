@@ -333,7 +333,7 @@ async def test_a_call_is_driven_while_the_process_that_has_it_lives(
 
 
 async def test_a_call_is_driven_until_its_client_closes(real_server: RealServer, journal: Journal) -> None:
-    async with Inbox(journal) as inbox:
+    async with journal, Inbox(journal) as inbox:
         async with opened(real_server, journal) as client:
             await asked(client)
             (record,) = await inbox.records()
@@ -502,7 +502,7 @@ async def test_one_call_is_shown_by_its_record_id(real_server: RealServer, journ
 
 @pytest.mark.parametrize("bound", ["endpoint", "principal", "application"])
 async def test_an_inbox_that_shows_a_part_forgets_nothing(journal: Journal, bound: str) -> None:
-    async with Inbox(journal, **{bound: "ada"}) as inbox:
+    async with journal, Inbox(journal, **{bound: "ada"}) as inbox:
         with pytest.raises(TasksClientError, match="whole journal"):
             await inbox.prune(60)
 
@@ -577,6 +577,8 @@ async def test_what_is_left_in_the_journal_passes_its_point(
 
 
 async def test_an_inbox_is_used_while_it_is_open(journal: Journal) -> None:
+    async with journal:
+        pass  # it is made
     inbox = Inbox(journal)
     for refused in (inbox.records, inbox.questions, inbox.prune):
         with pytest.raises(TasksClientError, match="not open"):
@@ -594,12 +596,12 @@ async def test_an_inbox_is_used_while_it_is_open(journal: Journal) -> None:
 
 async def test_nothing_of_a_closed_inbox_stays(path: Path) -> None:
     before = threading.active_count()
-    async with Inbox(path) as inbox:
-        assert threading.active_count() > before
-        assert await inbox.records() == []
-    with anyio.fail_after(10):
-        while threading.active_count() > before:
-            await anyio.sleep(0.02)
+    for opening in (SqliteJournal(path), Inbox(path)):  # the first one makes it
+        async with opening:
+            assert threading.active_count() > before
+        with anyio.fail_after(10):
+            while threading.active_count() > before:
+                await anyio.sleep(0.02)
 
 
 async def test_a_journal_that_cannot_be_opened_says_why(path: Path) -> None:
@@ -608,7 +610,7 @@ async def test_a_journal_that_cannot_be_opened_says_why(path: Path) -> None:
     with pytest.raises(JournalError):
         await inbox.__aenter__()
     path.unlink()
-    async with inbox:
+    async with SqliteJournal(path), inbox:
         assert await inbox.records() == []
 
 

@@ -26,12 +26,14 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
+    BlockingQuestion,
     BlockingTaskHandle,
     BlockingTasksClient,
     InputUnansweredError,
     JournalError,
     MemoryJournal,
     PollPolicy,
+    Question,
     TaskCancelledError,
     TaskFailedError,
     TaskHandle,
@@ -660,7 +662,8 @@ def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
 
 SAME = [
     *[(BlockingTasksClient, TasksClient, name) for name in ("call_tool", "start_tool", "attach", "records")],
-    (BlockingTasksClient, TasksClient, "acknowledge"),
+    *[(BlockingTasksClient, TasksClient, name) for name in ("acknowledge", "resume", "questions")],
+    *[(BlockingQuestion, Question, name) for name in ("answer", "accept", "decline", "cancel")],
     *[(BlockingTaskHandle, TaskHandle, name) for name in ("result", "refresh", "cancel", "outcome")],
 ]
 
@@ -683,11 +686,10 @@ def test_a_method_has_the_signature_and_the_documentation_of_the_asynchronous_on
 @pytest.mark.parametrize(
     ("made", "like", "name"),
     [
-        (BlockingTasksClient, TasksClient, "resume"),
         (BlockingTasksClient, TasksClient, "adopt"),
         (BlockingTaskHandle, TaskHandle, "updates"),
     ],
-    ids=["resume", "adopt", "updates"],
+    ids=["adopt", "updates"],
 )
 def test_those_that_are_written_by_hand_have_the_same_parameters_and_say_where_to_read(
     made: type, like: type, name: str
@@ -702,7 +704,12 @@ def test_the_client_is_made_with_the_arguments_of_the_asynchronous_one() -> None
 
 
 @pytest.mark.parametrize(
-    ("made", "like"), [(BlockingTasksClient, TasksClient), (BlockingTaskHandle, TaskHandle)]
+    ("made", "like"),
+    [
+        (BlockingTasksClient, TasksClient),
+        (BlockingTaskHandle, TaskHandle),
+        (BlockingQuestion, Question),
+    ],
 )
 def test_nothing_public_of_the_asynchronous_one_is_missing(made: type, like: type) -> None:
     def public(cls: type) -> set[str]:
