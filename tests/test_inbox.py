@@ -595,12 +595,15 @@ async def test_an_inbox_is_used_while_it_is_open(journal: Journal) -> None:
 
 
 async def test_nothing_of_a_closed_inbox_stays(path: Path) -> None:
-    before = threading.active_count()
+    def of_journals() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "mcp-tasks-journal"}
+
+    before = of_journals()
     for opening in (SqliteJournal(path), Inbox(path)):  # the first one makes it
         async with opening:
-            assert threading.active_count() > before
+            assert of_journals() - before
         with anyio.fail_after(10):
-            while threading.active_count() > before:
+            while of_journals() - before:
                 await anyio.sleep(0.02)
 
 
