@@ -184,9 +184,8 @@ class BlockingQuestion(_Blocking[Question], ShownQuestion):
     One that was pickled has no client any more: ``client.answer(question.question_id, answer)``.
     """
 
-    _inner: Question = field(
-        default=cast("Question", None), repr=False, compare=False
-    )  # none once it was pickled
+    # Of one that was pickled: no question that could be answered, and a thread that says what to do.
+    _inner: Question = field(default=cast("Question", None), repr=False, compare=False)
     _thread: _Thread = field(
         default=_Thread("client.answer(question.question_id, answer)"), repr=False, compare=False
     )

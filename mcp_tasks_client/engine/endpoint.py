@@ -527,7 +527,7 @@ class Endpoint:
                 asking = await journal.asking(self.scope)
                 kept = {one.record.record_id for one in asking}
                 live = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
-                # Those that are not in the journal. Of others the journal knows better.
+                # Mostly not in the journal. Of one that is, the journal knows better what it asks.
                 here = [record for record in live if record.record_id not in kept]
             found = [unanswered(one, self) for one in asking if one.record.application in applications]
             found += [
