@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -46,7 +47,8 @@ logger = logging.getLogger("mcp_tasks_client")
 class Endpoint:
     """The calls of one principal at one server. Thousands of them share it.
 
-    ``hears`` says whether the session is heard while calls are driven.
+    ``hears`` says whether the session is heard while calls are driven. ``adopted`` are the calls that an
+    :class:`Adoption` has taken up.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Endpoint:
         self.session = session
         self.inputs = inputs
         self.scope = scope
+        self.adopted: WeakSet[LiveCall] = WeakSet()
         self._store, environment = engine.store, engine.environment
         requests = Requests(session, inputs, self, self._store.owning, environment)
         self._runner = Runner(self._store, requests, engine.policy, environment)
@@ -366,13 +369,24 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
+        call.add_waiter()  # who waits for the outcome has it only then
+        try:
+            end = await self.read_end(call, deadline)
+        finally:
+            call.remove_waiter()
+        if isinstance(end, TasksClientError):
+            self.note_delivery(call)
+            raise end
+        return end
+
+    async def read_end(self, call: LiveCall, deadline: float | None) -> CallToolResult | TasksClientError:
+        """The result of a finished call, or the error that it ended in. Nothing is noted."""
         session = None if self.engine.closed else self.session
         try:
             return await read_outcome(call.record, session, deadline, output_schema=self.engine.output_schema)
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
-            self.note_delivery(call)
-            raise
+            return error
 
     async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.

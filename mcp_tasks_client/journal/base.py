@@ -414,6 +414,28 @@ class Journal(ABC):
             Those that it took, and those that it had already, oldest first.
         """
 
+    async def principals(
+        self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
+    ) -> list[str]:
+        """The principals of whose records at a server :meth:`take_pending` would take some, in any order.
+
+        The default reads all pending records.
+
+        Args:
+            endpoint: The server's name.
+            gone: Owners who are gone; see :meth:`owners`.
+            application: Records of other applications do not count.
+        """
+        return list(
+            {
+                record.scope.principal
+                for record in await self.records(None, pending=True)
+                if record.scope.endpoint == endpoint
+                and record.application in (None, application)
+                and (record.owner is None or record.owner in gone)
+            }
+        )
+
     @abstractmethod
     async def release(self, *names: str) -> None:
         """Release the outcomes that these owners have, and forget the leases of these names.

@@ -111,6 +111,7 @@ class GuardedJournal(Journal):
     owners = _guard(Journal.owners)
     take = _guard(Journal.take)
     take_pending = _guard(Journal.take_pending)
+    principals = _guard(Journal.principals)
     release = _guard(Journal.release)
     instruct = _guard(Journal.instruct)
     instructions = _guard(Journal.instructions)

@@ -301,6 +301,18 @@ class SqlJournal(Journal):
             for row, record in await read_rows(rows, self._name, self._codec)
         ]
 
+    async def principals(
+        self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
+    ) -> list[str]:
+        """The principals of whose records at a server some are pending and free."""
+        found = await self._read(
+            "principals",
+            endpoint=escape(endpoint),
+            application=escape(application),
+            gone=list(map(escape, gone)),
+        )
+        return unescape_each((principal for (principal,) in found), self._name)
+
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
         medium = self._opened()

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import mcp
 import pytest
-from mcp_types import ElicitResult
+from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client import (
     BlockingTaskHandle,
@@ -35,6 +36,7 @@ from mcp_tasks_client import (
     TaskCancelledError,
     TaskFailedError,
     TaskHandle,
+    TaskRecord,
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
@@ -644,6 +646,31 @@ def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
         assert ended() == ["done"]
 
 
+def test_the_ends_of_each_user_are_delivered_to_a_plain_function_until_the_client_closes() -> None:
+    journal, stored = MemoryJournal(), queue.SimpleQueue[tuple[str, str]]()
+
+    def of(principal: str) -> BlockingTasksClient:
+        return blocking(CancellableSession(DONE), journal=journal, principal=principal)
+
+    def store(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+        assert isinstance(outcome, CallToolResult)
+        stored.put((record.scope.principal, text(outcome)))
+
+    for principal in ("", "ada"):
+        with of(principal) as client:
+            client.start_tool("tool", idempotency_key="k")
+    opened = threading.Event()
+    with (
+        of("ada") as ada,
+        elsewhere(lambda: opened.wait(SOON) and client.deliver(store, client_of={"ada": ada}.get)) as ended,
+    ):
+        with of("") as client:
+            opened.set()
+            ends = {stored.get(timeout=SOON) for _ in range(2)}
+        ended()
+    assert ends == {("", "done"), ("ada", "done")}
+
+
 def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
     for way in ("handle", "record"):
         with blocking(CancellableSession(DONE)) as client:
@@ -660,7 +687,7 @@ def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
 
 SAME = [
     *[(BlockingTasksClient, TasksClient, name) for name in ("call_tool", "start_tool", "attach", "records")],
-    (BlockingTasksClient, TasksClient, "acknowledge"),
+    *[(BlockingTasksClient, TasksClient, name) for name in ("acknowledge", "deliver")],
     *[(BlockingTaskHandle, TaskHandle, name) for name in ("result", "refresh", "cancel", "outcome")],
 ]
 

@@ -293,6 +293,14 @@ def tell_plainly(task: Task) -> None:
     print(task.status)
 
 
+async def store_end(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+    print(record.record_id, outcome)
+
+
+def store_end_plainly(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+    print(record.record_id, outcome)
+
+
 def tell_text(text: str) -> None:
     print(text)
 
@@ -341,6 +349,9 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(client.adopt(), AsyncIterator[TaskHandle])
     async for handle in client.adopt(limit=5):
         assert_type(handle, TaskHandle)
+    await client.deliver(store_end, limit=5, client_of={"ada": client}.get)
+    await client.deliver(store_end_plainly)
+    await client.deliver(tell_text)  # type: ignore[arg-type]
     await client.resume("task-1")  # type: ignore[call-arg, arg-type]
     await client.records(listed=True)  # type: ignore[call-arg]  # gone since 0.2.0
 
@@ -537,6 +548,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     assert_type(client.start_tool("deploy", {"service": "web"}), BlockingTaskHandle)
     assert_type(client.resume(), list[BlockingTaskHandle])
     assert_type(client.adopt(limit=5), Iterator[BlockingTaskHandle])
+    client.deliver(store_end_plainly, client_of={"ada": client}.get)
     assert_type(client.records(), list[TaskRecord])
 
     client.call_tool()  # type: ignore[call-arg]
