@@ -168,18 +168,18 @@ def block(said: str) -> dict[str, Any]:
 IMAGE: Final = {"type": "image", "data": "", "mimeType": "image/png"}
 
 
-@requirement("law:9", "law:11")
+@requirement("law:11")
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ([block("No.")], "returned an error: No. error"),
-        ([IMAGE, block("No"), block("Never")], "returned an error: No. error"),
-        ([block("a\n\x1b[2Jb\u202e")], "returned an error: a [2Jb. error"),
-        ([block("x" * 10_000_000)], f"returned an error: {'x' * 300}…. error"),
-        ([block(" \n")], "returned an error. error"),
-        ([IMAGE], "returned an error. error"),
-        ([IMAGE] * 100 + [block("No")], "returned an error. error"),
-        ([], "returned an error. error"),
+        ([block("No.")], ": No"),
+        ([IMAGE, block("No"), block("Never")], ": No"),
+        ([block("a\n\x1b[2Jb\u202e")], ": a [2Jb"),
+        ([block("x" * 10_000_000)], f": {'x' * 300}…"),
+        ([block(" \n")], ""),
+        ([IMAGE], ""),
+        ([IMAGE] * 100 + [block("No")], ""),
+        ([], ""),
     ],
     ids=["a text", "several", "a terminal's", "long", "blank", "no text", "far behind", "nothing"],
 )
@@ -191,6 +191,7 @@ async def test_the_message_quotes_the_first_text_of_the_tool(content: Any, told:
     with pytest.raises(ToolError) as caught:
         await read_outcome(record, None, None, raise_on_error=True)
     assert str(caught.value) == (
-        f"The call of 'dig' {told}.result has the whole result. To try again, make a new call."
+        f"The call of 'dig' returned an error{told}. error.result has the whole result. To try again, make a "
+        "new call."
     )
     assert len(caught.value.result.content) == len(content)
