@@ -229,6 +229,7 @@ class TasksClient:
         *,
         timeout: float | None = None,
         timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
         idempotency_key: str | None = None,
         on_unknown: OnUnknown = "raise",
         label: str | None = None,
@@ -242,11 +243,13 @@ class TasksClient:
             arguments: Its arguments: JSON values, and what sessions of the SDK make JSON of (dates, UUIDs,
                 decimals, models).
             read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
-            progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
+            progress_callback: Gets the status messages of the task, counted, as with :class:`TasksExtension`.
+                It may be a coroutine function.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
                 no limit. When it is over the task goes on, see ``on_abandon``.
             timeout_excludes_questions: Whether the time does not count in which the host is asked:
                 a person may take a day, while the server is given a minute.
+            raise_on_error: Raise a :class:`ToolError` for a result that has ``is_error``.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
                 key joins the first or returns its result, in this process or a later one.
             on_unknown: Under a key, what to do about an earlier call whose reply was lost:
@@ -262,6 +265,7 @@ class TasksClient:
 
         Raises:
             TaskError: The call ended in an error, or its task was cancelled or is gone.
+            ToolError: The tool raised, and ``raise_on_error`` is true.
             WaitTimeoutError: ``timeout`` is over; ``.handle`` is the task.
             InputUnansweredError: A question got no usable answer; ``.handle`` is the task.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
@@ -282,6 +286,7 @@ class TasksClient:
             on_unknown=options.on_unknown,
             timeout=read_timeout_seconds if timeout is None else timeout,
             timeout_excludes_questions=timeout_excludes_questions,
+            raise_on_error=raise_on_error,
             listeners=listeners,
         )
 

@@ -89,6 +89,7 @@ class Endpoint:
         on_unknown: OnUnknown = "raise",
         timeout: float | None = None,
         timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
         listeners: Sequence[OnUpdate] = (),
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
@@ -105,7 +106,7 @@ class Endpoint:
             if not begun[-1].record.finished:
                 raise self.timed_out(begun[-1], timeout)
             deadline = limit.deadline
-        return await self.deliver(begun[-1], deadline)
+        return await self.deliver(begun[-1], deadline, raise_on_error=raise_on_error)
 
     async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
@@ -351,7 +352,9 @@ class Endpoint:
             error.handle = self.engine.handle_of(self, call)
         return error
 
-    async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+    async def deliver(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult:
         """Give the host the outcome of a finished call, and only then note that the host has it.
 
         Until the deadline the output schema may be asked for; ``None`` leaves the result unchecked.
@@ -359,11 +362,13 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
-        result = await self.read(call, deadline)
+        result = await self.read(call, deadline, raise_on_error=raise_on_error)
         self.note_delivery(call)
         return result
 
-    async def read(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+    async def read(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult:
         """The result of a finished call, checked as by :meth:`deliver`. Only an error counts as delivered.
 
         Raises:
@@ -383,7 +388,13 @@ class Endpoint:
         """The result of a finished call, or the error that it ended in. Nothing is noted."""
         session = None if self.engine.closed else self.session
         try:
-            return await read_outcome(call.record, session, deadline, output_schema=self.engine.output_schema)
+            return await read_outcome(
+                call.record,
+                session,
+                deadline,
+                output_schema=self.engine.output_schema,
+                raise_on_error=raise_on_error,
+            )
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
             return error

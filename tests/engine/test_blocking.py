@@ -39,6 +39,7 @@ from mcp_tasks_client import (
     TaskRecord,
     TasksClient,
     TasksClientError,
+    ToolError,
     WaitTimeoutError,
     call_label,
 )
@@ -143,6 +144,15 @@ def test_call_tool_tells_a_plain_function_of_each_change() -> None:
     with blocking(CancellableSession(DONE)) as client:
         client.call_tool("tool", timeout=SOON, on_update=lambda task: seen.append(task.status))
     assert seen == ["working", "completed"]
+
+
+def test_call_tool_tells_a_plain_function_of_the_progress(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+    one, two = (working(TASK, poll_interval_ms=5, status_message=words) for words in ("one", "two"))
+    with blocking(CancellableSession(one, two, DONE)) as client:
+        client.call_tool("tool", timeout=SOON, progress_callback=lambda *said: told.append(said))
+    assert told == [(1, None, "one"), (2, None, "two")]
+    assert "raised" not in caplog.text
 
 
 def test_an_error_comes_out_as_it_is_and_its_handle_can_be_attached() -> None:
@@ -621,6 +631,27 @@ def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwis
         with resumed.outcome() as result:
             assert text(result) == "done"
             assert client.records()[0].delivered_at is None
+        assert client.records()[0].delivered_at is not None
+        assert client.resume() == []
+
+
+@pytest.mark.parametrize("way", ["call_tool", "result", "outcome"])
+def test_a_tool_that_raised_is_an_error_if_asked_for(way: str) -> None:
+    server = CancellableSession(completed(TASK, text_result("no", is_error=True)))
+
+    def wait(client: BlockingTasksClient) -> None:
+        if way == "call_tool":
+            client.call_tool("tool", idempotency_key="k", raise_on_error=True)
+        elif way == "result":
+            client.start_tool("tool", idempotency_key="k").result(raise_on_error=True)
+        else:
+            with client.start_tool("tool", idempotency_key="k").outcome(raise_on_error=True):
+                raise AssertionError("the block is not entered")
+
+    with blocking(server) as client:
+        with pytest.raises(ToolError, match="returned an error: no") as caught:
+            wait(client)
+        assert client.call_tool("tool", idempotency_key="k") == caught.value.result
         assert client.records()[0].delivered_at is not None
         assert client.resume() == []
 

@@ -78,6 +78,7 @@ from mcp_tasks_client import (
     TasksHttpTransport,
     TaskStatus,
     TasksTransport,
+    ToolError,
     WaitTimeoutError,
     call_label,
     idempotency_key,
@@ -289,6 +290,9 @@ async def tell(task: Task) -> None:
 async def tell_progress(progress: float, total: float | None, message: str | None) -> None: ...
 
 
+def tell_progress_plainly(progress: float, total: float | None, message: str | None) -> None: ...
+
+
 def tell_plainly(task: Task) -> None:
     print(task.status)
 
@@ -322,6 +326,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     await client.call_tool(3)  # type: ignore[arg-type]
     await client.call_tool("deploy", ["web"])  # type: ignore[arg-type]
     await client.call_tool("deploy", {}, 5, tell_progress)
+    await client.call_tool("deploy", progress_callback=tell_progress_plainly)
     await client.call_tool("deploy", read_timeout_seconds=timedelta(seconds=5))
     await client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
     await client.call_tool("deploy", {}, 5, tell)  # type: ignore[arg-type]
@@ -333,6 +338,8 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
     await client.call_tool("deploy", label=7)  # type: ignore[arg-type]
+    assert_type(await client.call_tool("deploy", raise_on_error=True), CallToolResult)
+    await client.call_tool("deploy", raise_on_error="yes")  # type: ignore[arg-type]
     await client.call_tool("deploy", on_update=tell_text)  # type: ignore[arg-type]
     client.call_tool("deploy").content  # type: ignore[attr-defined]  # noqa: B018  # the await is missing
 
@@ -370,6 +377,9 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     assert_type(await handle.result(5), CallToolResult)
     assert_type(await handle.result(timeout=0.5), CallToolResult)
     assert_type(await handle.result(5, timeout_excludes_questions=True), CallToolResult)
+    assert_type(await handle.result(raise_on_error=True), CallToolResult)
+    async with handle.outcome(raise_on_error=True) as outcome:
+        assert_type(outcome, CallToolResult)
     assert_type(await handle.refresh(), Task)
     async with handle.outcome(timeout=5) as outcome:
         assert_type(outcome, CallToolResult)
@@ -508,6 +518,9 @@ async def errors(client: TasksClient) -> None:
     except InputUnansweredError as error:
         assert_type(error.keys, tuple[str, ...])
         assert_type(error.declined, bool)
+    except ToolError as error:
+        assert_type(error.result, CallToolResult)
+        assert_type(error.tool, str | None)
     except OutcomeUnknownError as error:
         assert_type(error.record, TaskRecord | None)
     except IdempotencyConflictError as error:
@@ -544,7 +557,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
         assert_type(opened, BlockingTasksClient)
     assert_type(client.call_tool("deploy"), CallToolResult)
     client.call_tool("deploy", arguments, timeout=5, idempotency_key="order-42", on_unknown="resend")
-    client.call_tool("deploy", on_update=tell_plainly, meta={"k": 1})
+    client.call_tool("deploy", on_update=tell_plainly, meta={"k": 1}, raise_on_error=True)
     assert_type(client.start_tool("deploy", {"service": "web"}), BlockingTaskHandle)
     assert_type(client.resume(), list[BlockingTaskHandle])
     assert_type(client.adopt(limit=5), Iterator[BlockingTaskHandle])
@@ -567,8 +580,9 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     assert_type(handle.label, str | None)
     assert_type(handle.result(), CallToolResult)
     assert_type(handle.result(timeout=5), CallToolResult)
+    assert_type(handle.result(raise_on_error=True), CallToolResult)
     assert_type(handle.refresh(), Task)
-    with handle.outcome(timeout=5) as outcome:
+    with handle.outcome(timeout=5, raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
     handle.acknowledge()
     client.acknowledge(client.records()[0])
