@@ -376,7 +376,7 @@ class Endpoint:
         """
         call.add_waiter()  # who waits for the outcome has it only then
         try:
-            end = await self.read_end(call, deadline)
+            end = await self.read_end(call, deadline, raise_on_error=raise_on_error)
         finally:
             call.remove_waiter()
         if isinstance(end, TasksClientError):
@@ -384,7 +384,9 @@ class Endpoint:
             raise end
         return end
 
-    async def read_end(self, call: LiveCall, deadline: float | None) -> CallToolResult | TasksClientError:
+    async def read_end(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult | TasksClientError:
         """The result of a finished call, or the error that it ended in. Nothing is noted."""
         session = None if self.engine.closed else self.session
         try:

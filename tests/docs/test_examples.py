@@ -225,7 +225,9 @@ def instance(machine: str, journal: Path) -> Iterator[tuple[httpx.Client, Progra
     """One instance of the web service, which nobody starts again."""
     port = unused_port()
     with (
-        Program(EXAMPLES / "web_service.py", "serve", machine, journal, journal.with_suffix(".orders"), port) as process,
+        Program(
+            EXAMPLES / "web_service.py", "serve", machine, journal, journal.with_suffix(".orders"), port
+        ) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http,
     ):
         try:
