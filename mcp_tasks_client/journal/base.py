@@ -476,6 +476,15 @@ class Journal(ABC):
         That waits for nothing, not even for a lock, since a finalizer may call it. It may be called again.
         """
 
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked something, or ended.
+
+        Within this process it tells at once, of others within seconds, until the function that is returned is
+        called. Both may be called from any thread and wait for nothing, as for :meth:`listen`. The default
+        never tells: a watcher also looks by itself every few seconds.
+        """
+        return lambda: None
+
     async def follow(self, record_id: str) -> None:
         """Have listeners told when a call ends that another client drives, perhaps in another process.
 

@@ -116,4 +116,5 @@ class GuardedJournal(Journal):
     instruct = _guard(Journal.instruct)
     instructions = _guard(Journal.instructions)
     listen = _guard_sync(Journal.listen)
+    watch = _guard_sync(Journal.watch)
     follow = _guard(Journal.follow)

@@ -51,6 +51,7 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "instructions": ("r",),
     "follow": ("r",),
     "listen": (print,),
+    "watch": (print,),
 }
 WISH: Final = Instruction("cancel", "", 1.0)
 COROUTINES: Final = [name for name in CALLS if inspect.iscoroutinefunction(getattr(Journal, name))]
