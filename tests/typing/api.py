@@ -466,6 +466,8 @@ async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
         await inbox.records(limit=50, before=record.created_at)
         await inbox.records(limit="50")  # type: ignore[arg-type]
         assert_type(await inbox.question("record-0123456789abcdef"), Question | None)
+        assert_type(inbox.asked(endpoint="one", principal="ada", label="lunch"), AsyncIterator[Question])
+        assert_type(inbox.ended(label="lunch"), AsyncIterator[TaskRecord])
         for question in await inbox.questions(endpoint="one", principal="ada", label="lunch"):
             assert_type(question, Question)
             await question.accept({"version": "1.2"})
@@ -485,6 +487,8 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
         assert_type(inbox, BlockingInbox)
         assert_type(inbox.records(pending=True), list[TaskRecord])
         assert_type(inbox.records(limit=50, before=record), list[TaskRecord])
+        assert_type(inbox.asked(label="lunch"), Iterator[BlockingQuestion])
+        assert_type(inbox.ended(), Iterator[TaskRecord])
         for question in inbox.questions(label="lunch"):
             assert_type(question, BlockingQuestion)
             assert_type(question.label, str | None)
