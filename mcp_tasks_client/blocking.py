@@ -10,7 +10,7 @@ import contextvars
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,14 +22,16 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, ge
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from .aio.host_code import is_async
 from .client import TasksClient
 from .errors import InputUnansweredError, TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
 from .inbox import Inbox
+from .machine.record import TaskRecord
 from .machine.states import LastFailure
 from .protocol.task import Task
-from .questions.callbacks import InputContext, is_async
+from .questions.callbacks import InputContext
 from .questions.question import Question, ShownQuestion, shown_by
 
 __all__ = ["BlockingInbox", "BlockingQuestion", "BlockingTaskHandle", "BlockingTasksClient"]
@@ -158,6 +160,25 @@ def _giving(
     return _returning(get_type_hints(give)["return"], update_wrapper(wait, method))
 
 
+def _iterating(
+    method: Callable[Concatenate[InnerT, P], AsyncIterator[T]], give: Callable[[T, _Thread], U]
+) -> Callable[Concatenate[_Blocking[InnerT], P], Iterator[U]]:
+    """Make a method that gives an iterator of one that gives an asynchronous one."""
+
+    def each(items: AsyncIterator[T], thread: _Thread) -> Iterator[U]:
+        while True:
+            try:
+                yield give(thread.run(items.__anext__), thread)
+            except StopAsyncIteration:
+                return
+
+    def iterate(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[U]:
+        return each(method(self._inner, *args, **kwargs), self._thread)
+
+    returned = GenericAlias(Iterator, (get_type_hints(give)["return"],))
+    return _returning(returned, update_wrapper(iterate, method))
+
+
 def _returning(returned: object, method: Callable[P, T]) -> Callable[P, T]:
     """Have a method say that it returns another type than the asynchronous one that it was made of."""
     signature = inspect.signature(method).replace(return_annotation=returned)
@@ -218,6 +239,14 @@ def _asking(callback: Callable[..., T], thread: _Thread) -> Callable[..., T]:
     return update_wrapper(ask, callback)
 
 
+def _task(task: Task, thread: _Thread) -> Task:
+    return task
+
+
+def _record(record: TaskRecord, thread: _Thread) -> TaskRecord:
+    return record
+
+
 class BlockingTaskHandle(_Blocking[TaskHandle]):
     """:class:`TaskHandle` without ``async``."""
 
@@ -232,14 +261,7 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     questions = _giving(TaskHandle.questions, _block_each)
     answer = _waiting(TaskHandle.answer)
 
-    def updates(self) -> Iterator[Task]:
-        """The task as it changes; see :meth:`TaskHandle.updates`."""
-        updates = self._inner.updates()
-        while True:
-            try:
-                yield self._thread.run(updates.__anext__)
-            except StopAsyncIteration:
-                return
+    updates = _iterating(TaskHandle.updates, _task)
 
     @property
     def task_id(self) -> str | None:
@@ -383,18 +405,11 @@ class BlockingTasksClient(_Opening[TasksClient]):
     list_tools = _waiting(TasksClient.list_tools)
     send_ping = _waiting(TasksClient.send_ping)
     prune = _waiting(TasksClient.prune)
+    deliver = _waiting(TasksClient.deliver)
     start_tool = _giving(TasksClient.start_tool, _handle)
     attach = _giving(TasksClient.attach, _handle)
     resume = _giving(TasksClient.resume, _handles)
-
-    def adopt(self, limit: int | None = None) -> Iterator[BlockingTaskHandle]:
-        """See :meth:`TasksClient.adopt`."""
-        adopted = self._inner.adopt(limit)
-        while True:
-            try:
-                yield BlockingTaskHandle(self._thread.run(adopted.__anext__), self._thread)
-            except StopAsyncIteration:
-                return
+    adopt = _iterating(TasksClient.adopt, _handle)
 
 
 class BlockingInbox(_Opening[Inbox]):
@@ -412,6 +427,8 @@ class BlockingInbox(_Opening[Inbox]):
     records = _waiting(Inbox.records)
     questions = _giving(Inbox.questions, _block_each)
     question = _giving(Inbox.question, _block_any)
+    asked = _iterating(Inbox.asked, _block)
+    ended = _iterating(Inbox.ended, _record)
     is_driven = _waiting(Inbox.is_driven)
     answer = _waiting(Inbox.answer)
     cancel = _waiting(Inbox.cancel)

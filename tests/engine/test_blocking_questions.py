@@ -156,12 +156,14 @@ RETURNED: Final = {
     BlockingTasksClient.start_tool: "BlockingTaskHandle",
     BlockingTasksClient.attach: "BlockingTaskHandle",
     BlockingTasksClient.resume: "list[mcp_tasks_client.blocking.BlockingTaskHandle]",
-    BlockingTasksClient.adopt: "Iterator[BlockingTaskHandle]",
+    BlockingTasksClient.adopt: "Iterator[mcp_tasks_client.blocking.BlockingTaskHandle]",
     BlockingTasksClient.questions: "list[mcp_tasks_client.blocking.BlockingQuestion]",
     BlockingTaskHandle.questions: "list[mcp_tasks_client.blocking.BlockingQuestion]",
     BlockingTaskHandle.outcome: "AbstractContextManager[mcp_types",
     BlockingInbox.questions: "list[mcp_tasks_client.blocking.BlockingQuestion]",
     BlockingInbox.question: "BlockingQuestion | None",
+    BlockingInbox.asked: "Iterator[mcp_tasks_client.blocking.BlockingQuestion]",
+    BlockingInbox.ended: "Iterator[mcp_tasks_client.machine.record.TaskRecord]",
 }
 
 
