@@ -384,6 +384,24 @@ async def test_an_inbox_shares_what_a_client_of_its_process_has_open(
             assert [one.name for one in await journal.instructions("asks")] == [question.question_id]
 
 
+async def test_an_inbox_that_may_only_read_tells_of_new_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    await written(SqliteJournal(path), asking())
+    monkeypatch.setattr(os, "access", lambda _, right: right != os.W_OK)
+    with anyio.fail_after(30):
+        async with Inbox(path) as inbox:
+            questions = inbox.asked()
+            first = await anext(questions)
+            with raw(path) as other:
+                other.execute(COPY)
+            second = await anext(questions)
+            assert (first.record_id, second.record_id) == ("asks", "asks+1")
+            with pytest.raises(JournalError, match="may only be read here"):
+                await second.decline()
+
+
 async def test_a_journal_of_somebody_elses_is_opened_as_ever(caplog: pytest.LogCaptureFixture) -> None:
     """One that knows nothing of reading alone, and counts its users in its own way."""
 
