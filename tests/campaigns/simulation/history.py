@@ -682,8 +682,9 @@ class History:
                 self.break_("not the first answer", f"{key} is {first}, and {answers} is sent")
         taken: defaultdict[str, list[JSONObject]] = defaultdict(list)
         for update in self.server.witness.log("tasks/update"):
-            for key, answer in () if update.refused else update.params["inputResponses"].items():
-                taken[key].append(answer)
+            if not (update.refused or isinstance(update.fault, Unreachable)):
+                for key, answer in update.params["inputResponses"].items():
+                    taken[key].append(answer)
         for key, answer in self.counts:  # or a cancel came before it was sent
             if taken[key] and answer not in taken[key]:
                 self.break_("told to count", f"{answer} to {key}, and {taken[key]} is sent")
