@@ -1,6 +1,6 @@
 """Google ADK: an agent that was killed in a tool call goes on with that call.
 
-Called as ``google_adk_host.py`` is, in the same environment. A stand-in for a model tells what the tool said.
+Called as ``google_adk_host.py`` is, in the same environment. A stand-in for a model repeats the result.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     agent = LlmAgent(name="agent", model=model, tools=[toolset], before_tool_callback=keyed)
     app = App(name="app", root_agent=agent, resumability_config=ResumabilityConfig(is_resumable=True))
     runner = Runner(app=app, session_service=sessions)
-    async for event in runner.run_async(user_id="user", session_id="1", invocation_id="run-1"):
-        pass  # it goes on with the call that has no result
+    run = runner.run_async(user_id="user", session_id="1", invocation_id="run-1")
+    events = [event async for event in run]  # the first is the result of the call that had none
     # [/restart]
     await toolset.close()
-    print(event.content.parts[-1].text)
+    print(events[0].content.parts[0].function_response.response["content"][0]["text"])
 
 
 if __name__ == "__main__":

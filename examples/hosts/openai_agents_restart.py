@@ -4,7 +4,6 @@ Called as ``openai_agents_host.py`` is, in the same environment. A stand-in for 
 """
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 
 from mcp_tasks_client import tasks_http_client_factory
 
+FILE = Path("run.json")  # your database
+
 
 class StandIn(Model):
     def __init__(self, tool: str, arguments: str) -> None:
@@ -21,11 +22,12 @@ class StandIn(Model):
             type="function_call", call_id="call-1", name=tool, arguments=arguments
         )
 
-    async def get_response(self, instructions, given, *args, **options):
-        told = [one["output"] for one in given if isinstance(one, dict) and "output" in one]
-        text = ResponseOutputText(type="output_text", text=str(told), annotations=[])
+    async def get_response(self, system_instructions, input, *args, **options):
+        told = [one["output"] for one in input if isinstance(one, dict) and "output" in one]
+        text = told[0][0]["text"] if told else ""
+        part = ResponseOutputText(type="output_text", text=text, annotations=[])
         said = ResponseOutputMessage(
-            id="1", type="message", role="assistant", status="completed", content=[text]
+            id="1", type="message", role="assistant", status="completed", content=[part]
         )
         return ModelResponse([said if told else self.call], Usage(), None)
 
@@ -33,9 +35,17 @@ class StandIn(Model):
         raise NotImplementedError
 
 
+def load() -> str | None:
+    return FILE.read_text() if FILE.exists() else None
+
+
+def store(state: str) -> None:
+    FILE.write_text(state)
+
+
 async def main(url: str, tool: str, arguments: str) -> None:
     set_tracing_disabled(True)
-    model, stored = StandIn(tool, arguments), Path("run.json")
+    model = StandIn(tool, arguments)
 
     # [restart]
     def keyed(context):
@@ -48,10 +58,10 @@ async def main(url: str, tool: str, arguments: str) -> None:
         tool_meta_resolver=keyed,
     ) as server:
         agent = Agent(name="agent", model=model, mcp_servers=[server])
-        if not stored.exists():  # else an earlier process was killed
+        if load() is None:  # else an earlier process was killed
             run = await Runner.run(agent, "Rest.")
-            stored.write_text(run.to_state().to_string())
-        state = await RunState.from_string(agent, stored.read_text())
+            store(run.to_state().to_string())
+        state = await RunState.from_string(agent, load())
         for asked in state.get_interruptions():
             state.approve(asked)
         run = await Runner.run(agent, state)  # makes the call, the second time as well

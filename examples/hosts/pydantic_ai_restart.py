@@ -1,6 +1,6 @@
 """Pydantic AI: an agent that was killed in a tool call goes on with that call.
 
-Called as ``pydantic_ai_host.py`` is, in the same environment. A stand-in for a model tells what the tool said.
+Called as ``pydantic_ai_host.py`` is, in the same environment. A stand-in for a model repeats the result.
 """
 
 import asyncio

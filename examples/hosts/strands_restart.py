@@ -26,7 +26,7 @@ class StandIn(Model):
 
     async def stream(self, messages, *args, **options):
         yield {"messageStart": {"role": "assistant"}}
-        yield {"contentBlockDelta": {"delta": {"text": "done"}}}
+        yield {"contentBlockDelta": {"delta": {"text": ""}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "end_turn"}}
 
@@ -42,6 +42,7 @@ class KeyedClient(MCPClient):
 
 
 def main(url: str, tool: str, arguments: dict) -> None:
+    model = StandIn()
     # As your session has it: the model's message, and no result of the tool yet.
     call = {"toolUse": {"toolUseId": "call-1", "name": tool, "input": arguments}}
     messages = [
@@ -51,7 +52,7 @@ def main(url: str, tool: str, arguments: dict) -> None:
     # [restart]
     http_client = tasks_http_client(journal="agent.sqlite3")
     tools = KeyedClient(lambda: streamable_http_client(url, http_client=http_client))
-    agent = Agent(model=StandIn(), tools=[tools], messages=messages)
+    agent = Agent(model=model, tools=[tools], messages=messages)
     agent()  # goes on with the call that has no result
     # [/restart]
     print(agent.messages[-2]["content"][0]["toolResult"]["content"][0]["text"])
