@@ -30,10 +30,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
-from mcp_types import ElicitResult
+from mcp_types import CallToolResult, ElicitResult
 from shared import python, running_server, text_of
 
-from mcp_tasks_client import Environment, PostgresJournal, TaskHandle, TasksClient
+from mcp_tasks_client import Environment, PostgresJournal, TaskRecord, TasksClient, TasksClientError
 
 ORDERS = 6
 SCHEMA = "fleet_example"
@@ -43,6 +43,7 @@ SHORT_LEASE = Environment(lease_s=4.0)  # so that nobody has to wait; 30 seconds
 
 async def ask_person(context: object, params: object) -> ElicitResult:
     """The server's question."""
+    print("answers a question", flush=True)
     return ElicitResult(action="accept", content={"milk": "oat"})
 
 
@@ -53,16 +54,13 @@ def client(url: str, database: str) -> TasksClient:
 
 
 async def replica(url: str, database: str) -> None:
-    """Take up whatever nobody sees to, at most two calls at once."""
+    """See the calls that nobody drives to their ends, at most two at once."""
 
-    async def finish(handle: TaskHandle) -> None:
-        async with handle.outcome() as result:
-            print(text_of(result), flush=True)
+    async def store(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+        print(text_of(outcome) if isinstance(outcome, CallToolResult) else outcome, flush=True)
 
-    async with client(url, database) as tasks_client, anyio.create_task_group() as tasks:
-        async for handle in tasks_client.adopt(limit=2):
-            print("takes up a call", flush=True)
-            tasks.start_soon(finish, handle)
+    async with client(url, database) as tasks_client:
+        await tasks_client.deliver(store, limit=2)
 
 
 async def order(url: str, database: str) -> None:

@@ -10,26 +10,28 @@ Two instances of the service share one journal. Open the first address that it p
 page of the second instance shows the same orders, and answers their questions, also while the first one is
 dead.
 
-The service keeps no state of its own: what the page shows comes from the journal. The ID that the browser
-makes for each order is the key of its call.
+The ID that the browser makes for each order is the key of its call. The journal has the orders that are being
+made, and the questions that they wait with. How an order has ended goes into the service's own database, by
+``client.deliver()``.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
 import uvicorn
-from mcp_types import ElicitResult
-from shared import python, running_server
+from mcp_types import CallToolResult, ElicitResult
+from shared import python, running_server, text_of
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -41,27 +43,36 @@ from mcp_tasks_client import (
     QuestionWithdrawnError,
     TaskRecord,
     TasksClient,
+    TasksClientError,
 )
 
 
 class CoffeeService:
     """Orders of a coffee machine, by their IDs."""
 
-    def __init__(self, url: str, journal: str) -> None:
+    def __init__(self, url: str, journal: str, database: str) -> None:
         self.client = TasksClient(url, journal=journal, elicitation="later")
+        self.database = database
+        self.run("CREATE TABLE IF NOT EXISTS orders (id PRIMARY KEY, status, result)")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """See the orders through, for as long as the service runs."""
+        """See each order to its end, whichever instance has begun it, for as long as the service runs."""
         async with self.client, anyio.create_task_group() as tasks:
-            tasks.start_soon(self.take_over)
+            tasks.start_soon(self.client.deliver, self.store)
             yield
             tasks.cancel_scope.cancel()
 
-    async def take_over(self) -> None:
-        """Take up what an instance has left that was killed, now or later."""
-        async for _ in self.client.adopt():
-            pass  # it is driven in the background
+    def store(self, record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+        """Store how an order has ended. After a kill the same end may come once more."""
+        result = text_of(outcome) if isinstance(outcome, CallToolResult) else str(outcome)
+        row = (record.idempotency_key, record.status, result)
+        self.run("INSERT INTO orders VALUES (?, ?, ?) ON CONFLICT DO NOTHING", *row)
+
+    def run(self, statement: str, *values: object) -> list[tuple[str, ...]]:
+        """Run a statement in the service's own database, and commit."""
+        with closing(sqlite3.connect(self.database)) as connection, connection:
+            return connection.execute(statement, values).fetchall()
 
     async def order(self, request: Request) -> Response:
         """Start an order. If the browser sends it again, it is the same one."""
@@ -81,13 +92,12 @@ class CoffeeService:
         return Response(status_code=202)
 
     async def orders(self, request: Request) -> Response:
-        """Every order, as the journal has it. An outcome that was shown counts as delivered."""
-        records = await self.client.records()
+        """Every order: those that have ended, and those that are being made."""
+        records = await self.client.records(pending=True)
         questions = await self.client.questions()
-        for record in records:
-            if record.finished and record.delivered_at is None:
-                await self.client.acknowledge(record)
-        return JSONResponse([shown(record, questions) for record in records])
+        ended = {row[0]: ended_order(*row) for row in self.run("SELECT id, status, result FROM orders")}
+        open_ones = [open_order(one, questions) for one in records if one.idempotency_key not in ended]
+        return JSONResponse([*ended.values(), *open_ones])
 
     def app(self) -> Starlette:
         """The service as an ASGI application."""
@@ -101,14 +111,17 @@ class CoffeeService:
         return Starlette(routes=routes, lifespan=self.lifespan)
 
 
-def shown(record: TaskRecord, questions: list[Question]) -> dict[str, object]:
-    """What a user may see of a record: not the task ID, which is a credential."""
-    task = record.task
+def ended_order(order_id: str, status: str, result: str) -> dict[str, object]:
+    """What a user sees of an order that has ended."""
+    return {"id": order_id, "status": status, "result": result, "questions": []}
+
+
+def open_order(record: TaskRecord, questions: list[Question]) -> dict[str, object]:
+    """What a user may see of an order that is being made: not the task ID, which is a credential."""
     return {
         "id": record.idempotency_key,
-        "status": record.status,
-        "message": task.status_message if task else None,
-        "result": task.result["content"][0]["text"] if task and task.result else None,
+        "status": "being stored" if record.finished else record.status,
+        "message": record.task.status_message if record.task else None,
         "questions": [
             {"id": question.question_id, "message": getattr(question.params, "message", None)}
             for question in questions
@@ -124,12 +137,12 @@ def main(*ports: str) -> None:
         running_server(Path(folder) / "log") as url,
         ExitStack() as stack,
     ):
-        journal = str(Path(folder) / "journal.db")
+        files = [str(Path(folder) / name) for name in ("journal.db", "orders.db")]
         services: dict[str, subprocess.Popen[bytes]] = {}
         while all(service.poll() in (None, -signal.SIGKILL) for service in services.values()):
             for port in ports or ("8080", "8081"):
                 if port not in services or services[port].poll() is not None:
-                    service = stack.enter_context(python(__file__, "serve", url, journal, port))
+                    service = stack.enter_context(python(__file__, "serve", url, *files, port))
                     services[port] = service
                     print(f"The service is process {service.pid}. Open http://127.0.0.1:{port}", flush=True)
             time.sleep(0.2)
@@ -138,8 +151,8 @@ def main(*ports: str) -> None:
 if __name__ == "__main__":
     try:
         match sys.argv[1:]:
-            case ["serve", url, journal, port]:
-                app = CoffeeService(url, journal).app()
+            case ["serve", url, journal, database, port]:
+                app = CoffeeService(url, journal, database).app()
                 uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
             case ports:
                 main(*ports)

@@ -41,6 +41,7 @@ from .errors import (
     TaskFailedError,
     TaskNotFoundError,
     TasksClientError,
+    ToolError,
     WaitTimeoutError,
 )
 from .handle import TaskHandle, TaskReference
@@ -150,6 +151,7 @@ __all__ = [
     "TasksHttpTransport",
     "TasksTransport",
     "ToolCall",
+    "ToolError",
     "WaitTimeoutError",
     "call_label",
     "idempotency_key",

@@ -310,6 +310,7 @@ class BlockingTasksClient(_Opening[TasksClient]):
     list_tools = _waiting(TasksClient.list_tools)
     send_ping = _waiting(TasksClient.send_ping)
     prune = _waiting(TasksClient.prune)
+    deliver = _waiting(TasksClient.deliver)
     start_tool = _handing(TasksClient.start_tool)
     attach = _handing(TasksClient.attach)
 

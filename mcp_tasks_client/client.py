@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 from pydantic_core import to_jsonable_python
 
+from .aio.host_code import call_host
 from .aio.own_task import OwnTask
 from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption
 from .engine.cancellation import OnAbandon
+from .engine.delivery import Store, deliver, deliver_for_all
 from .engine.endpoint import Endpoint
 from .engine.engine import Engine
 from .engine.environment import Environment
@@ -46,6 +48,17 @@ if TYPE_CHECKING:
     from .sessions.http.http_session import AnyAuth, AnyClient, AnyHeaders
 
 __all__ = ["TasksClient"]
+
+
+class Delivering(Protocol):
+    """A client, blocking or not, as :meth:`TasksClient.deliver` needs those of other principals."""
+
+    @property
+    def deliver(self) -> Callable[..., object]:
+        """See :meth:`TasksClient.deliver`."""
+
+
+ClientOf: TypeAlias = Callable[[str], Awaitable[Delivering | None] | Delivering | None]
 
 
 class TasksClient:
@@ -216,6 +229,7 @@ class TasksClient:
         *,
         timeout: float | None = None,
         timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
         idempotency_key: str | None = None,
         on_unknown: OnUnknown = "raise",
         label: str | None = None,
@@ -229,11 +243,13 @@ class TasksClient:
             arguments: Its arguments: JSON values, and what sessions of the SDK make JSON of (dates, UUIDs,
                 decimals, models).
             read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
-            progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
+            progress_callback: Gets the status messages of the task, counted, as with :class:`TasksExtension`.
+                It may be a coroutine function.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
                 no limit. When it is over the task goes on, see ``on_abandon``.
             timeout_excludes_questions: Whether the time does not count in which the host is asked:
                 a person may take a day, while the server is given a minute.
+            raise_on_error: Raise a :class:`ToolError` for a result that has ``is_error``.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
                 key joins the first or returns its result, in this process or a later one.
             on_unknown: Under a key, what to do about an earlier call whose reply was lost:
@@ -249,6 +265,7 @@ class TasksClient:
 
         Raises:
             TaskError: The call ended in an error, or its task was cancelled or is gone.
+            ToolError: The tool raised, and ``raise_on_error`` is true.
             WaitTimeoutError: ``timeout`` is over; ``.handle`` is the task.
             InputUnansweredError: A question got no usable answer; ``.handle`` is the task.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
@@ -269,6 +286,7 @@ class TasksClient:
             on_unknown=options.on_unknown,
             timeout=read_timeout_seconds if timeout is None else timeout,
             timeout_excludes_questions=timeout_excludes_questions,
+            raise_on_error=raise_on_error,
             listeners=listeners,
         )
 
@@ -340,17 +358,80 @@ class TasksClient:
         The loop ends when the client closes.
 
         Args:
-            limit: How many of the calls that were taken up by this loop may be unfinished at once, so that
-                several processes share what there is; ``None`` is no limit. What has ended does not count.
+            limit: How many of the calls that this client has adopted, by this loop or another one, may be
+                unfinished at once, so that several processes share what there is; ``None`` is no limit.
+                A call that waits for a person does not count, unless a callback here is asking. When it is
+                answered, there may be more than ``limit`` for a while.
 
         Raises:
             JournalError: While iterating: the journal could not be read or written. Iterate again.
             ValueError: ``limit`` is less than 1.
         """
-        if limit is not None and not (isinstance(limit, int) and limit >= 1):
-            raise ValueError(f"limit must be an integer of at least 1, or None, got {limit!r}")
         endpoint = self._opened()
         return Adoption(endpoint, limit, partial(TaskHandle, endpoint))
+
+    async def deliver(
+        self, store: Store, *, limit: int | None = None, client_of: ClientOf | None = None
+    ) -> None:
+        """Give the end of every call to a store of yours, until this is cancelled or the client closes.
+
+        ``await client.deliver(store)`` takes up what nobody drives, now and later, as :meth:`adopt` does. It
+        sees each call to its end, and calls ``store(record, outcome)``. Once the store has returned, the end
+        is acknowledged. The calls that this client makes are among them. An end that somebody awaits goes to
+        that caller, and a call whose handle your program keeps is left to your program.
+
+        The store gets one end several times if the process is killed between the store's own commit and the
+        acknowledgement: have it insert by ``record.record_id``, and pass over what is there. A store that
+        raises is asked again, after 1 to 60 seconds. One that has not returned within a minute is cancelled
+        and asked again; the thread of a plain function goes on meanwhile. Other ends do not wait for it: up
+        to 50 are stored at the same time.
+
+        Args:
+            store: A coroutine function, or a plain one, which runs in a thread. It gets the
+                :class:`TaskRecord` of the call, and the ``CallToolResult`` or the error that
+                :meth:`TaskHandle.result` would raise.
+            limit: As of :meth:`adopt`.
+            client_of: Has the ends of other principals at this server delivered, too.
+                ``client_of(principal)`` returns the open client whose credential polls that principal's
+                tasks, on the same journal. It is asked once there are calls of a principal that no other
+                process drives: within half a lease (15 seconds), and not again until that client closes.
+                If it returns ``None`` or raises, the calls are left alone until a later look. ``limit`` is
+                for each client. It may be a coroutine function; a plain one runs in a thread.
+
+        Raises:
+            ValueError: ``limit`` is less than 1.
+            TypeError: ``store`` or ``client_of`` is no function.
+        """
+        for name, function in (("store", store), ("client_of", client_of)):
+            if not (callable(function) or (function is None and name == "client_of")):
+                raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+        endpoint = self._opened()
+        own = partial(deliver, endpoint, store, limit)
+        if client_of is None:
+            await own()
+            return
+
+        async def serve(principal: str) -> None:
+            client = await call_host(client_of, "client_of", principal)
+            if client is not None:
+                self._check_companion(client, principal)
+                await call_host(partial(client.deliver, store, limit=limit), "deliver")
+
+        await deliver_for_all(endpoint, own, serve)
+
+    def _check_companion(self, client: object, principal: str) -> None:
+        """Refuse a client of another server, principal or journal.
+
+        Raises:
+            ValueError: It is one.
+        """
+        inner = getattr(client, "_inner", client)  # of a blocking client
+        wanted = Scope(self._scope.endpoint, principal), self._engine.journal.identity
+        if not isinstance(inner, TasksClient) or (inner._scope, inner._engine.journal.identity) != wanted:
+            raise ValueError(
+                "client_of(principal) must return a TasksClient of the same server and journal, whose "
+                "principal= is the one that was asked for"
+            )
 
     async def attach(
         self, task_id_or_reference: str | TaskReference, *, label: str | None = None

@@ -8,6 +8,7 @@
     │ ├ TaskCancelledError           the task was cancelled; never asyncio's CancelledError
     │ ├ TaskExpiredError             the server dropped it after its ttlMs
     │ └ TaskNotFoundError            the server does not know it
+    ├ ToolError                      .result .tool: the tool raised; only with raise_on_error=True
     ├ WaitTimeoutError               .last_failure (also TimeoutError) we stopped waiting; the task lives
     ├ InputUnansweredError           .questions .keys: a question of the server's has no answer yet
     ├ AlreadyAnsweredError           .same: somebody was faster; the first answer is the one that counts
@@ -37,9 +38,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    import mcp_types
+import mcp_types
 
+if TYPE_CHECKING:
     from .machine.record import TaskRecord, TaskReference
     from .machine.states import LastFailure
 
@@ -67,6 +68,7 @@ __all__ = [
     "TaskFailedError",
     "TaskNotFoundError",
     "TasksClientError",
+    "ToolError",
     "WaitTimeoutError",
 ]
 
@@ -189,6 +191,30 @@ class TaskExpiredError(TaskError):
 
 class TaskNotFoundError(TaskError):
     """The server does not know the task, though its ``ttlMs`` has not passed."""
+
+
+class ToolError(TasksClientError):
+    """The tool raised: its result has ``is_error``. Only with ``raise_on_error=True``.
+
+    No :class:`TaskError`, since there is a result. It counts as delivered, as a result that was returned.
+
+    Attributes:
+        result: The server's result, unchanged.
+        tool: The tool's name; ``None`` if the task was attached by its bare ID.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: mcp_types.CallToolResult | None = None,
+        tool: str | None = None,
+        handle: Handle | None = None,
+    ) -> None:
+        super().__init__(message, handle=handle)
+        # While it is unpickled there is none yet.
+        self.result = mcp_types.CallToolResult(content=[], is_error=True) if result is None else result
+        self.tool = tool
 
 
 class WaitTimeoutError(TasksClientError, TimeoutError):

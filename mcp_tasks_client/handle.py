@@ -85,13 +85,18 @@ class TaskHandle:
         return self._call is not None and self._call.record.finished
 
     async def result(
-        self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
+        self,
+        timeout: float | None = None,
+        *,
+        timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
     ) -> CallToolResult:
         """Wait for the outcome and return it, as often as you like.
 
         Args:
             timeout: Seconds to wait, requests included; ``None`` waits as long as it takes.
             timeout_excludes_questions: Whether the time does not count in which the host is asked.
+            raise_on_error: Raise a :class:`ToolError` for a result that has ``is_error``.
 
         Returns:
             The server's result, unchanged; ``is_error`` is a result like any other. Fields that
@@ -99,6 +104,7 @@ class TaskHandle:
 
         Raises:
             TaskError: The task ended otherwise: failed, cancelled, expired, not found.
+            ToolError: The tool raised, and ``raise_on_error`` is true.
             WaitTimeoutError: The time is over. The task goes on.
             InputUnansweredError: The server asked something that got no answer. The task goes on.
             SessionError: The server refused to be asked, or broke the protocol.
@@ -106,11 +112,15 @@ class TaskHandle:
         """
         endpoint, call = self._attached()
         deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
-        return await endpoint.deliver(call, deadline)
+        return await endpoint.deliver(call, deadline, raise_on_error=raise_on_error)
 
     @asynccontextmanager
     async def outcome(
-        self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
+        self,
+        timeout: float | None = None,
+        *,
+        timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
     ) -> AsyncIterator[CallToolResult]:
         """Wait for the outcome, and count it as delivered only once the block is left without an error.
 
@@ -128,7 +138,7 @@ class TaskHandle:
         """
         endpoint, call = self._attached()
         deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
-        result = await endpoint.read(call, deadline)
+        result = await endpoint.read(call, deadline, raise_on_error=raise_on_error)
         try:
             yield result
         except BaseException:

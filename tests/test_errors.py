@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from mcp_types import CallToolResult
 
 from mcp_tasks_client import errors
 from mcp_tasks_client.errors import (
@@ -38,6 +39,7 @@ from mcp_tasks_client.errors import (
     TaskFailedError,
     TaskNotFoundError,
     TasksClientError,
+    ToolError,
     WaitTimeoutError,
 )
 from mcp_tasks_client.machine.record import Scope, TaskRecord
@@ -78,8 +80,12 @@ ASKED = Question(
     expires_at=None,
 )
 
+RESULT = CallToolResult.model_validate(
+    {"content": [{"type": "text", "text": "no"}], "isError": True, "vendor/x": [1]}, extra="allow"
+)
 ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     TasksClientError: {},
+    ToolError: {"result": RESULT, "tool": "deploy"},
     TaskError: {},
     TaskFailedError: {"code": -32050, "message": "quota", "data": {"a": 1}, "status_message": "over quota"},
     TaskCancelledError: {},
@@ -117,6 +123,8 @@ NOTHING: dict[str, Any] = {
     "declined": False,
     "record": None,
     "last_failure": None,
+    "result": CallToolResult(content=[], is_error=True),
+    "tool": None,
     "retryable": False,
     "not_executed": False,
     "remote_message": "",
@@ -192,6 +200,10 @@ def test_the_message_stands_in_the_traceback(kind: type[TasksClientError]) -> No
 def test_a_failed_task_keeps_the_server_s_message_apart_from_ours() -> None:
     error = TaskFailedError("The task failed: quota (-32050).", message="quota")
     assert (str(error), error.message) == ("The task failed: quota (-32050).", "quota")
+
+
+def test_a_tool_that_raised_has_a_result_and_is_no_task_without_one() -> None:
+    assert not issubclass(ToolError, TaskError)
 
 
 def test_the_keys_of_unanswered_questions_are_a_tuple_whatever_was_given() -> None:

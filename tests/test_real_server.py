@@ -30,6 +30,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
     TasksClientError,
+    ToolError,
 )
 from mcp_tasks_client.protocol import EXTENSION_ID
 from mcp_tasks_client.protocol.replies import Returned
@@ -165,6 +166,28 @@ async def test_a_tool_error_is_a_result(real_server: RealServer) -> None:
         assert result.is_error
         assert "no" in text(result)
         assert (await client.call_tool("no_such_tool")).is_error
+
+
+@pytest.mark.parametrize("way", ["call_tool", "result", "outcome"])
+async def test_a_tool_that_raised_is_an_error_if_asked_for(real_server: RealServer, way: str) -> None:
+    async def wait(client: TasksClient) -> None:
+        if way == "call_tool":
+            await client.call_tool("fail_tool", raise_on_error=True)
+        elif way == "result":
+            await (await client.start_tool("fail_tool")).result(raise_on_error=True)
+        else:
+            async with (await client.start_tool("fail_tool")).outcome(raise_on_error=True):
+                raise AssertionError("the block is not entered")
+
+    async with opened(real_server) as client:
+        with pytest.raises(ToolError, match="the tool said no") as caught:
+            await wait(client)
+        assert await client.resume() == []
+    error = caught.value
+    assert text(error.result) == "the tool said no"
+    assert error.tool == "fail_tool"
+    assert error.handle is not None
+    assert error.handle.task_id is not None
 
 
 async def test_a_json_rpc_failure_keeps_everything(real_server: RealServer) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
+import fastmcp.exceptions
 import pytest
 from mcp.shared.exceptions import MCPError
 
@@ -22,6 +23,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClientError,
     TasksExtension,
+    ToolError,
     WaitTimeoutError,
 )
 from mcp_tasks_client.engine.environment import Environment
@@ -175,6 +177,22 @@ async def test_a_tool_error_is_a_result_and_a_json_rpc_failure_keeps_everything(
     if isinstance(error, TaskFailedError):
         assert error.handle is not None
         assert error.handle.task_id is not None
+
+
+@doors(older=True, waits=False)
+async def test_a_tool_error_is_raised_as_the_client_that_is_called_does_it(door: Door) -> None:
+    """By ours if asked for; by FastMCP's own unless asked not to; by the SDK's never."""
+    tool, arguments = door.server.tool_error.tool, dict(door.server.tool_error.arguments)
+    async with door.opened() as opened:
+        if opened.ours is not None:
+            with pytest.raises(ToolError, match="the tool said no") as caught:
+                await opened.ours.call_tool(tool, arguments, raise_on_error=True)
+            assert caught.value.result.is_error
+        elif door.way.kind == "fastmcp-http":
+            with pytest.raises(fastmcp.exceptions.ToolError, match="the tool said no"):
+                await opened.client.call_tool(tool, arguments)
+        else:
+            assert (await opened.call(tool, arguments)).is_error
 
 
 @doors()

@@ -21,10 +21,10 @@ from ..errors import DrivenElsewhereError, InputUnansweredError, TasksClientErro
 from ..machine.record import TaskRecord
 from ..machine.states import questions_of
 from .endpoint import Endpoint
-from .environment import LEASE_S
+from .environment import LEASE_S, Environment
 from .live_call import LiveCall, Theirs
 
-__all__ = ["Adoption"]
+__all__ = ["Adoption", "pause_between_looks"]
 
 HandleT = TypeVar("HandleT")
 
@@ -35,15 +35,20 @@ _EARLY_LOOK_FACTOR: Final = 4
 class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     """Takes up calls of one endpoint, and gives a handle of each. Several tasks may iterate over one.
 
-    ``limit`` is how many calls that were taken up here may be unfinished at once; ``None`` is no limit.
+    ``limit`` is how many calls that were taken up, by this or another adoption of the endpoint, may be
+    unfinished at once; ``None`` is no limit. A call that waits for a person does not count.
+
+    Raises:
+        ValueError: ``limit`` is less than 1.
     """
 
     def __init__(self, endpoint: Endpoint, limit: int | None, make: Callable[[LiveCall], HandleT]) -> None:
+        if limit is not None and not (isinstance(limit, int) and limit >= 1):
+            raise ValueError(f"limit must be an integer of at least 1, or None, got {limit!r}")
         self._endpoint = endpoint
         self._engine = endpoint.engine
         self._clock = endpoint.engine.environment.clock
-        # A lease may be longer than anybody wants to wait for what was released.
-        self._pause_s = min(endpoint.engine.environment.lease_s, LEASE_S) / 2
+        self._pause_s = pause_between_looks(endpoint.engine.environment)
         self._limit = limit
         self._make = make
         self._turn = anyio.Lock()
@@ -93,11 +98,11 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     @contextmanager
     def _listening(self) -> Iterator[None]:
         stop = self._engine.journal.listen(weakly_in_loop(self._hear))
-        self._engine.bells.add(self._note_rest)
+        self._engine.store.bells.add(self._note_rest)
         try:
             yield
         finally:
-            self._engine.bells.discard(self._note_rest)
+            self._engine.store.bells.discard(self._note_rest)
             stop()
 
     def _hear(self, record_ids: Collection[str]) -> None:
@@ -112,8 +117,10 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                     self._wake()
 
     def _note_rest(self, call: LiveCall | None) -> None:
-        if call is None or (
-            call.record.record_id in self._taken and (self._limit is not None or call.instructed)
+        if (
+            call is None
+            or (call in self._endpoint.adopted and (self._limit is not None or call.instructed))
+            or (call.record.record_id not in self._taken and _is_left(call))
         ):
             self._wake()
 
@@ -143,8 +150,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         left_alone = await self._left_alone(is_time)
         room = None
         if self._limit is not None:
-            unfinished = [call for call in self._taken.values() if not call.over]
-            room = self._limit - sum(not isinstance(call.ownership, Theirs) for call in unfinished)
+            room = self._limit - sum(map(_takes_room, self._endpoint.adopted))
             if room <= 0:
                 return
         new = [
@@ -154,9 +160,10 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         ]
         for call in new:
             self._taken[call.record.record_id] = call
+            self._endpoint.adopted.add(call)
             self._found.append((call, self._make(call)))
-        if new:
-            self._looks_early = True  # there may be more, since what has ended takes no room
+        if any(call.over for call in new):
+            self._looks_early = True  # there may be more, since these take no room
         await self._endpoint.take_up(new)
 
     async def _left_alone(self, is_time: bool) -> set[str]:
@@ -172,6 +179,22 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             elif record is None or record.owner is None:  # else another has it, who may be gone
                 resting.add(record_id)
         return resting
+
+
+def pause_between_looks(environment: Environment) -> float:
+    """Seconds between two looks for calls that nobody drives: half a lease."""
+    # A lease may be longer than anybody wants to wait for what was released.
+    return min(environment.lease_s, LEASE_S) / 2
+
+
+def _is_left(call: LiveCall) -> bool:
+    """True if a call has ended, and no caller here receives its outcome."""
+    return call.record.finished and call.record.delivered_at is None and not call.looked_after
+
+
+def _takes_room(call: LiveCall) -> bool:
+    """True if a call that was taken up counts for the limit."""
+    return not (call.over or call.awaits_person or isinstance(call.ownership, Theirs))
 
 
 def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool:

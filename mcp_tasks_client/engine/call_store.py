@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
@@ -63,6 +63,7 @@ class CallStore:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
         joining: Held while a caller joins the call that its key stands for, so that one at a time decides.
         owning: Which records are this client's.
+        bells: Told of each call that has come to rest or awaits a person; ``None`` when the engine is left.
     """
 
     def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
@@ -73,6 +74,7 @@ class CallStore:
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
         self.owning = Owning(journal, environment)
+        self.bells: set[Callable[[LiveCall | None], None]] = set()
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -106,6 +108,11 @@ class CallStore:
         it again, or it was read before its removal. :meth:`take` finds out whether it is there.
         """
         call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
+
+    def ring(self, call: LiveCall | None) -> None:
+        """Tell that a call has come to rest, or waits for a person; ``None`` that the engine is left."""
+        for bell in list(self.bells):
+            bell(call)
 
     @contextmanager
     def remembering(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -46,7 +47,8 @@ logger = logging.getLogger("mcp_tasks_client")
 class Endpoint:
     """The calls of one principal at one server. Thousands of them share it.
 
-    ``hears`` says whether the session is heard while calls are driven.
+    ``hears`` says whether the session is heard while calls are driven. ``adopted`` are the calls that an
+    :class:`Adoption` has taken up.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Endpoint:
         self.session = session
         self.inputs = inputs
         self.scope = scope
+        self.adopted: WeakSet[LiveCall] = WeakSet()
         self._store, environment = engine.store, engine.environment
         requests = Requests(session, inputs, self, self._store.owning, environment)
         self._runner = Runner(self._store, requests, engine.policy, environment)
@@ -86,6 +89,7 @@ class Endpoint:
         on_unknown: OnUnknown = "raise",
         timeout: float | None = None,
         timeout_excludes_questions: bool = False,
+        raise_on_error: bool = False,
         listeners: Sequence[OnUpdate] = (),
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
@@ -102,7 +106,7 @@ class Endpoint:
             if not begun[-1].record.finished:
                 raise self.timed_out(begun[-1], timeout)
             deadline = limit.deadline
-        return await self.deliver(begun[-1], deadline)
+        return await self.deliver(begun[-1], deadline, raise_on_error=raise_on_error)
 
     async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
@@ -348,7 +352,9 @@ class Endpoint:
             error.handle = self.engine.handle_of(self, call)
         return error
 
-    async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+    async def deliver(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult:
         """Give the host the outcome of a finished call, and only then note that the host has it.
 
         Until the deadline the output schema may be asked for; ``None`` leaves the result unchecked.
@@ -356,23 +362,44 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
-        result = await self.read(call, deadline)
+        result = await self.read(call, deadline, raise_on_error=raise_on_error)
         self.note_delivery(call)
         return result
 
-    async def read(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+    async def read(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult:
         """The result of a finished call, checked as by :meth:`deliver`. Only an error counts as delivered.
 
         Raises:
             TasksClientError: The end is an error.
         """
+        call.add_waiter()  # who waits for the outcome has it only then
+        try:
+            end = await self.read_end(call, deadline, raise_on_error=raise_on_error)
+        finally:
+            call.remove_waiter()
+        if isinstance(end, TasksClientError):
+            self.note_delivery(call)
+            raise end
+        return end
+
+    async def read_end(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult | TasksClientError:
+        """The result of a finished call, or the error that it ended in. Nothing is noted."""
         session = None if self.engine.closed else self.session
         try:
-            return await read_outcome(call.record, session, deadline, output_schema=self.engine.output_schema)
+            return await read_outcome(
+                call.record,
+                session,
+                deadline,
+                output_schema=self.engine.output_schema,
+                raise_on_error=raise_on_error,
+            )
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
-            self.note_delivery(call)
-            raise
+            return error
 
     async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.

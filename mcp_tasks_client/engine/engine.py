@@ -56,7 +56,6 @@ class Engine:
 
     Attributes:
         tasks: The event-loop tasks that this engine has started.
-        bells: Rung when the driver of a call has ended, and with ``None`` when the engine is left.
 
     Raises:
         ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
@@ -84,7 +83,6 @@ class Engine:
         self.handle_of = handle_of
         self.environment = (environment or Environment()).around(self.journal)
         self.tasks = OwnTasks()
-        self.bells: set[Callable[[LiveCall | None], None]] = set()
         self._entered = False
         self._closed = False
         self._outlasting: set[anyio.CancelScope] = set()
@@ -214,11 +212,7 @@ class Engine:
             call.driver = None
             self.store.note_driver(call)
             call.publish()
-            self._ring(call)
-
-    def _ring(self, call: LiveCall | None) -> None:
-        for bell in list(self.bells):
-            bell(call)
+            self.store.ring(call)
 
     # ── what outlasts its caller ──────────────────────────────────────────────────────────────
 
@@ -279,9 +273,9 @@ class Engine:
         A refusal of the journal is logged.
         """
         self._closed = True
-        self._ring(None)
         if "store" not in self.__dict__ and not self._entered:
             return  # there never was a call
+        self.store.ring(None)
         for call in list(self.store.live.values()):
             if call.driver is not None or (call.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. A task goes on; resume() it."))

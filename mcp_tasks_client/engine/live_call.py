@@ -240,6 +240,13 @@ class LiveCall:
         in_hand = self._in_hand is not None and self._in_hand() is not None
         return self.waiters > 0 or (in_hand and (self.in_background or self.record.finished))
 
+    @property
+    def awaits_person(self) -> bool:
+        """True if a question of the call waits for an answer, and the host's own code is not asked for it."""
+        if self.asks or self.prompts is not None:
+            return False
+        return any(self.is_open(asked.key) for asked in questions_of(self.record.state))
+
     def is_open(self, key: str, refusals: int | None = None) -> bool:
         """Whether a question has no answer yet, and the server still waits for one.
 

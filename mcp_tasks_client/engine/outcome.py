@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import assert_never
+from typing import Final, assert_never
 
-from mcp_types import INTERNAL_ERROR, CallToolResult
+from mcp_types import INTERNAL_ERROR, CallToolResult, TextContent
 
 from ..errors import (
     RemoteProtocolError,
@@ -15,6 +15,7 @@ from ..errors import (
     TaskFailedError,
     TaskNotFoundError,
     TasksClientError,
+    ToolError,
 )
 from ..machine.record import TaskRecord
 from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
@@ -27,6 +28,9 @@ from .tool_result import OutputSchema, read_result
 
 __all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
 
+_LOOKED_AT: Final = 100
+"""Blocks in which the words of a tool that raised are looked for. There may be a million."""
+
 
 async def read_outcome(
     record: TaskRecord,
@@ -34,6 +38,8 @@ async def read_outcome(
     deadline: float | None,
     context: object = None,
     output_schema: OutputSchema = "raise",
+    *,
+    raise_on_error: bool = False,
 ) -> CallToolResult:
     """The result of a finished call.
 
@@ -44,9 +50,11 @@ async def read_outcome(
             result unchecked.
         context: Of the call.
         output_schema: What becomes of a result that does not match it.
+        raise_on_error: Raise a result that has ``is_error``.
 
     Raises:
         TaskError: The call ended otherwise: failed, cancelled, expired, not found.
+        ToolError: The tool raised, and ``raise_on_error`` is true.
         RemoteProtocolError: The result is none, or does not match the tool's output schema.
     """
     state = record.state
@@ -55,7 +63,17 @@ async def read_outcome(
     again = "make a new call" + (" under a new idempotency key" if record.idempotency_key is not None else "")
     match state.outcome:
         case Completed(result=raw):
-            return await read_result(raw, record.tool, task_id, session, deadline, context, output_schema)
+            result = await read_result(raw, record.tool, task_id, session, deadline, context, output_schema)
+            if not (raise_on_error and result.is_error):
+                return result
+            words = quote(_first_text(result), task_id).rstrip(".")
+            said = f": {words}" if words else ""
+            raise ToolError(
+                f"The call of {tool} returned an error{said}. error.result has the whole result. To try "
+                f"again, {again}.",
+                result=result,
+                tool=record.tool,
+            )
         case Failed() as failed:
             why = "failed without saying why" if failed.code is None else f"ended in error {failed.code}"
             said = f": {quote(failed.message, task_id).rstrip('.')}" if failed.message else ""
@@ -94,6 +112,11 @@ async def read_outcome(
             raise RemoteProtocolError(f"{message} Report it to the server's author.")
         case _ as never:
             assert_never(never)
+
+
+def _first_text(result: CallToolResult) -> str:
+    blocks = result.content[:_LOOKED_AT]
+    return next((block.text for block in blocks if isinstance(block, TextContent)), "")
 
 
 async def read_raw_outcome(

@@ -316,9 +316,7 @@ class Owning:
         while True:
             await self.enrol()
             tenure = self.lease.tenure
-            gone = await self.lease.gone(self._journal)
-            gone |= {owner + LEFT for owner in gone}  # which the journal may be releasing just now
-            gone |= self._former
+            gone = await self._gone()
             taken = await self._observed(
                 None,
                 observer.TAKE_PENDING,
@@ -333,6 +331,22 @@ class Owning:
             if self.lease.vouches_for(tenure):
                 return taken, tenure
             # This process was suspended meanwhile. Others may have brought these calls to their ends.
+
+    async def _gone(self) -> set[str]:
+        """The owners whose records this client may take."""
+        gone = await self.lease.gone(self._journal)
+        gone |= {owner + LEFT for owner in gone}  # which the journal may be releasing just now
+        return gone | self._former
+
+    async def principals(self, endpoint: str, application: str | None) -> list[str]:
+        """The principals with pending records at a server that no other process has.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        await self.enrol()
+        takeable = await self._gone() | {*self.lease.owners}
+        return await self._journal.principals(endpoint, takeable, application=application)
 
     async def note_free(self, call: LiveCall, taken: Taken, tenure: int) -> None:
         """Note that this client owns a record, unless more is known of it here.

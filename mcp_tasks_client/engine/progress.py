@@ -14,8 +14,8 @@ from .live_call import OnUpdate
 
 __all__ = ["Progress", "ProgressByToken", "ProgressCallback", "tell_progress"]
 
-ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Takes progress, total and message, as the SDK's does."""
+ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None] | None]
+"""Takes progress, total and message, as the SDK's does. It may be a plain function."""
 
 _PROGRESS: Final = "notifications/progress"
 
@@ -27,12 +27,13 @@ def tell_progress(progress: ProgressCallback) -> OnUpdate:
     """Tell a progress callback the status messages of a task."""
     told, last = 0, None
 
-    async def tell(task: Task) -> None:
+    def tell(task: Task) -> Awaitable[None] | None:
         nonlocal told, last
-        if task.status_message not in (None, last):
-            told += 1  # progress must increase, and how much there is to do is not known
-            last = task.status_message
-            await progress(told, None, last)
+        if task.status_message in (None, last):
+            return None
+        told += 1  # progress must increase, and how much there is to do is not known
+        last = task.status_message
+        return progress(told, None, last)
 
     return tell
 

@@ -273,6 +273,7 @@ class Runner:
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)
                     await self._poll_when_due(call)
+            self.store.ring(call)  # a question may be left to a person who answers later
 
     async def _wait_until_due(self, call: LiveCall) -> bool:
         """Wait until a call is due, or rung for. Instructions that others have left are heeded then."""

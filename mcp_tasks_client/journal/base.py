@@ -414,6 +414,28 @@ class Journal(ABC):
             Those that it took, and those that it had already, oldest first.
         """
 
+    async def principals(
+        self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
+    ) -> list[str]:
+        """The principals of whose records at a server :meth:`take_pending` would take some, in any order.
+
+        The default reads all pending records.
+
+        Args:
+            endpoint: The server's name.
+            gone: Owners who are gone; see :meth:`owners`.
+            application: Records of other applications do not count.
+        """
+        return list(
+            {
+                record.scope.principal
+                for record in await self.records(None, pending=True)
+                if record.scope.endpoint == endpoint
+                and record.application in (None, application)
+                and (record.owner is None or record.owner in gone)
+            }
+        )
+
     @abstractmethod
     async def release(self, *names: str) -> None:
         """Release the outcomes that these owners have, and forget the leases of these names.
@@ -453,6 +475,15 @@ class Journal(ABC):
         times, and of records that are not its own. It is told until the function that is returned is called.
         That waits for nothing, not even for a lock, since a finalizer may call it. It may be called again.
         """
+
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked something, or ended.
+
+        Within this process it tells at once, of others within seconds, until the function that is returned is
+        called. Both may be called from any thread and wait for nothing, as for :meth:`listen`. The default
+        never tells: a watcher also looks by itself every few seconds.
+        """
+        return lambda: None
 
     async def follow(self, record_id: str) -> None:
         """Have listeners told when a call ends that another client drives, perhaps in another process.

@@ -32,8 +32,8 @@ class Timing:
 class Medium(ABC):
     """A file, a database, or memory: carries out works for the journals of this process that keep it.
 
-    Of a medium with a thread, :meth:`run`, :meth:`run_unattended`, :meth:`keep_renewing` and :meth:`listen`
-    raise :class:`JournalError` while no journal has entered.
+    Of a medium with a thread, :meth:`run`, :meth:`run_unattended`, :meth:`keep_renewing`, :meth:`listen` and
+    :meth:`watch` raise :class:`JournalError` while no journal has entered.
     """
 
     @abstractmethod
@@ -80,3 +80,11 @@ class Medium(ABC):
     @abstractmethod
     def tell(self, record_ids: Collection[str]) -> None:
         """Tell the listeners of these records. It may be called from any thread."""
+
+    @abstractmethod
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked or ended, until the function that is returned is called."""
+
+    @abstractmethod
+    def tell_watchers(self) -> None:
+        """Tell those who watch. It may be called from any thread."""

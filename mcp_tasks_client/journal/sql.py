@@ -139,13 +139,17 @@ class SqlJournal(Journal):
             row["instruction_name"], heed = escape(heeded.name), ("heed",)
             row["instruction_body"] = encoded(escape(heeded.body), self._codec)
 
+        medium, is_news = self._opened(), record.finished or record.status in ASKING
+
         def read(found: Found) -> None:
             if not found[0]:
                 raise driven_elsewhere(record.tool)
+            if is_news:
+                medium.tell_watchers()
 
         work = _about(row, ("save_known" if known else "save", *heed), read)
         work.again = ("save_known", *heed)
-        await self._opened().run(work)
+        await medium.run(work)
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
@@ -301,6 +305,18 @@ class SqlJournal(Journal):
             for row, record in await read_rows(rows, self._name, self._codec)
         ]
 
+    async def principals(
+        self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
+    ) -> list[str]:
+        """The principals of whose records at a server some are pending and free."""
+        found = await self._read(
+            "principals",
+            endpoint=escape(endpoint),
+            application=escape(application),
+            gone=list(map(escape, gone)),
+        )
+        return unescape_each((principal for (principal,) in found), self._name)
+
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
         medium = self._opened()
@@ -338,6 +354,10 @@ class SqlJournal(Journal):
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell of instructions: of those left in this process at once; see the journal for others."""
         return self._opened().listen(listener)
+
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked or ended: of those saved in this process at once."""
+        return self._opened().watch(watcher)
 
     # ── works ─────────────────────────────────────────────────────────────────────────────────
 

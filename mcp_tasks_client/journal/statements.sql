@@ -142,6 +142,12 @@ WHERE scope = {:scope} AND pending = 1
 ORDER BY created_at, sequence
 LIMIT {:limit};
 
+-- name: principals
+SELECT DISTINCT principal FROM {schema}.records
+WHERE endpoint = {:endpoint} AND pending = 1
+  AND (application IS NULL OR application = {:application})
+  AND (owner IS NULL OR owner {in gone});
+
 -- name: take_free
 -- Of these records those that are still free. A record that another process is about to take is passed over.
 UPDATE {schema}.records SET owner = {:owner}, fence = fence + 1

@@ -117,6 +117,7 @@ class JournalThread(Medium):
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
         self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
+        self._watchers: dict[object, Callable[[], object]] = {}
         self._may_be_left = True  # instructions: nobody has looked yet
         self._is_to_look = False  # a listener is new, and has not heard of them
         self._look_s = timing.tick_s
@@ -292,6 +293,24 @@ class JournalThread(Medium):
             with _logged("instructions"):  # one that fails, such as that of a loop that has ended
                 listener(unescape_each(record_ids, self._name))
 
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked or ended, until the function that is returned is called."""
+        token = object()
+        with self._lock:
+            self._check_open()
+            self._watchers[token] = watcher
+
+        def stop() -> None:
+            self._watchers.pop(token, None)  # as above
+
+        return stop
+
+    def tell_watchers(self) -> None:
+        """Tell those who watch that calls may have asked or ended."""
+        for watcher in list(self._watchers.values()):
+            with _logged("questions and ends"):
+                watcher()
+
     def look_for_instructions(self) -> None:
         """Have the thread look, in its next turn, which records have instructions."""
         self._is_to_look = True
@@ -354,7 +373,7 @@ class JournalThread(Medium):
             ended = self._find_ended()  # before jobs are taken: what these owners have asked for comes first
             jobs = self._take()
             has_written = self._do(jobs, ended)
-            self._tell_of_instructions()
+            self._tell_of_others()
             if not (jobs or has_written):
                 self._tidy_up()
         names = [name for _, found in self._find_ended() for name in found]
@@ -507,9 +526,10 @@ class JournalThread(Medium):
             )
         self._failing = error is not None
 
-    def _tell_of_instructions(self) -> None:
+    def _tell_of_others(self) -> None:
+        """Tell of what other processes may have written: instructions, questions, ends."""
         with self._lock:
-            if not self._listeners:
+            if not (self._listeners or self._watchers):
                 return
             is_to_look, self._is_to_look = self._is_to_look, False
             if is_to_look:
@@ -518,6 +538,7 @@ class JournalThread(Medium):
             now = time.monotonic()
             if is_to_look or (now >= self._look_at and self._may_have_changed()):
                 self._look_at = now + self._look_s
+                self.tell_watchers()
                 look: _Job = Job(_LOOK, None)
                 self._carry_out([look])
                 if look.error is not None:

@@ -153,9 +153,9 @@ class Task(BaseModel):
 
     @property
     def progress(self) -> JSONObject | None:
-        """How far the task is, by ``progress``, ``total`` and ``message`` as the server told them last.
+        """``progress``, ``total`` and ``message``, as a server of the older generation told them last.
 
-        ``None`` if it told nothing.
+        ``None`` if it told nothing. The tasks of 2026-07-28 have no numbers, only a ``status_message``.
         """
         return _object((self.model_extra or {}).get("progress"))
 

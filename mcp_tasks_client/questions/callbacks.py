@@ -7,17 +7,14 @@ missing.
 
 from __future__ import annotations
 
-import contextvars
 import inspect
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import anyio
-from anyio.lowlevel import RunVar
 from mcp_types import (
     INTERNAL_ERROR,
     CreateMessageRequestParams,
@@ -32,8 +29,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from ..aio.host_code import describe, was_cancelled_from_inside
-from ..aio.uncut import in_loop
+from ..aio.host_code import call_host, describe, was_cancelled_from_inside
 from ..machine.record import TaskReference
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
@@ -107,9 +103,6 @@ RootsCallback: TypeAlias = (
 
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_MOST_THREADS: Final = 1000
-_LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
 
 class Inputs(ABC):
@@ -225,17 +218,6 @@ class Callbacks(Inputs):
         return _dump("elicitation", result.model_copy(update={"content": content}))
 
 
-def _threads() -> anyio.CapacityLimiter:
-    # Not anyio's limiter for worker threads: the host's other threads must not wait for people who take their
-    # time. A callback whose caller has gone does not count.
-    try:
-        return _LIMITER.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(_MOST_THREADS)
-        _LIMITER.set(limiter)
-        return limiter
-
-
 def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..., Any] | None:
     if isinstance(callback, str):
         if callback != "later":
@@ -261,11 +243,6 @@ def _takes_params(roots: Callable[..., Any] | None) -> bool:
     return True
 
 
-def _is_async(callback: object) -> bool:
-    called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
-    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
-
-
 async def _ask(
     callback: Callable[..., Any] | None,
     name: str,
@@ -278,12 +255,7 @@ async def _ask(
             "resume the task"
         )
     try:
-        if _is_async(callback):
-            result = await callback(*arguments)
-        else:
-            result = await _in_thread(callback, name, arguments)
-            if inspect.isawaitable(result):
-                result = await result
+        result = await call_host(callback, f"{name} callback", *arguments)
     except anyio.get_cancelled_exc_class():
         if not was_cancelled_from_inside():
             raise
@@ -304,49 +276,6 @@ async def _ask(
             "or None to leave the question to others"
         )
     return result
-
-
-async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a plain function in a thread. Its return value is not used if its caller no longer waits.
-
-    Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
-    would hang until somebody has typed.
-    """
-    made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
-    over, context = anyio.Event(), contextvars.copy_context()
-    end = in_loop(over.set)
-
-    def close() -> None:
-        for one in made:
-            if inspect.iscoroutine(one):
-                one.close()  # or it would be said that it was never awaited
-
-    def call() -> None:
-        try:
-            made.append(context.run(callback, *arguments))
-        except BaseException as error:
-            failed.append(error)
-        if abandoned:
-            close()
-        end()
-
-    async with _threads():
-        threading.Thread(target=call, name=f"mcp_tasks_client {name} callback", daemon=True).start()
-        try:
-            await over.wait()
-        except anyio.get_cancelled_exc_class():
-            abandoned.append(True)
-            close()
-            if not (made or failed):
-                logger.warning(
-                    "The %s callback has not returned yet. Nobody waits for its answer any more, but its "
-                    "thread goes on, at most until the process ends",
-                    name,
-                )
-            raise
-    if failed:
-        raise failed[0]
-    return made[0]
 
 
 def _data(name: str, refusal: ErrorData) -> Any:

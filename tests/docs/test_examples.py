@@ -225,7 +225,9 @@ def instance(machine: str, journal: Path) -> Iterator[tuple[httpx.Client, Progra
     """One instance of the web service, which nobody starts again."""
     port = unused_port()
     with (
-        Program(EXAMPLES / "web_service.py", "serve", machine, journal, port) as process,
+        Program(
+            EXAMPLES / "web_service.py", "serve", machine, journal, journal.with_suffix(".orders"), port
+        ) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http,
     ):
         try:
@@ -262,7 +264,7 @@ def test_a_second_instance_answers_while_the_first_is_dead(machine: str, tmp_pat
         async with Inbox(journal) as inbox:
             return await inbox.records(pending=True)
 
-    assert anyio.run(left) == [], "what was shown counts as delivered, so that it is forgotten one day"
+    assert anyio.run(left) == [], "what is stored counts as delivered, so that it is forgotten one day"
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

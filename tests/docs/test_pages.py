@@ -26,9 +26,6 @@ DATABASE: Final = "postgresql://tasks@db.example/tasks"
 SAVED: Final = frozenset({"own-journal"})
 """Pages whose blocks are modules. They say so."""
 
-REWRITTEN: Final = frozenset({"resume", "web-service", "workers"})
-"""Pages whose longest examples are about to be rewritten."""
-
 LIMIT_S: Final = 60.0
 
 WITH_CODE: Final = [page for page in PAGES if has_blocks(page)]
@@ -49,14 +46,7 @@ def test_the_blocks_of_a_page_run(page: Path, docs_server: str, request: pytest.
     assert run_blocks(page, replacements)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=pytest.mark.xfail(reason="is rewritten") if page.stem in REWRITTEN else ())
-        for page in WITH_CODE
-    ],
-    ids=lambda page: page.stem,
-)
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_a_block_can_be_pasted_into_python_m_asyncio(page: Path) -> None:
     if page.stem in SAVED:
         assert "Save it as a module" in page.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import mcp
 import pytest
-from mcp_types import ElicitResult
+from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client import (
     BlockingTaskHandle,
@@ -35,8 +36,10 @@ from mcp_tasks_client import (
     TaskCancelledError,
     TaskFailedError,
     TaskHandle,
+    TaskRecord,
     TasksClient,
     TasksClientError,
+    ToolError,
     WaitTimeoutError,
     call_label,
 )
@@ -141,6 +144,15 @@ def test_call_tool_tells_a_plain_function_of_each_change() -> None:
     with blocking(CancellableSession(DONE)) as client:
         client.call_tool("tool", timeout=SOON, on_update=lambda task: seen.append(task.status))
     assert seen == ["working", "completed"]
+
+
+def test_call_tool_tells_a_plain_function_of_the_progress(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+    one, two = (working(TASK, poll_interval_ms=5, status_message=words) for words in ("one", "two"))
+    with blocking(CancellableSession(one, two, DONE)) as client:
+        client.call_tool("tool", timeout=SOON, progress_callback=lambda *said: told.append(said))
+    assert told == [(1, None, "one"), (2, None, "two")]
+    assert "raised" not in caplog.text
 
 
 def test_an_error_comes_out_as_it_is_and_its_handle_can_be_attached() -> None:
@@ -623,6 +635,27 @@ def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwis
         assert client.resume() == []
 
 
+@pytest.mark.parametrize("way", ["call_tool", "result", "outcome"])
+def test_a_tool_that_raised_is_an_error_if_asked_for(way: str) -> None:
+    server = CancellableSession(completed(TASK, text_result("no", is_error=True)))
+
+    def wait(client: BlockingTasksClient) -> None:
+        if way == "call_tool":
+            client.call_tool("tool", idempotency_key="k", raise_on_error=True)
+        elif way == "result":
+            client.start_tool("tool", idempotency_key="k").result(raise_on_error=True)
+        else:
+            with client.start_tool("tool", idempotency_key="k").outcome(raise_on_error=True):
+                raise AssertionError("the block is not entered")
+
+    with blocking(server) as client:
+        with pytest.raises(ToolError, match="returned an error: no") as caught:
+            wait(client)
+        assert client.call_tool("tool", idempotency_key="k") == caught.value.result
+        assert client.records()[0].delivered_at is not None
+        assert client.resume() == []
+
+
 def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
     journal = MemoryJournal()
     with blocking(CancellableSession(DONE), journal=journal) as client:
@@ -644,6 +677,31 @@ def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
         assert ended() == ["done"]
 
 
+def test_the_ends_of_each_user_are_delivered_to_a_plain_function_until_the_client_closes() -> None:
+    journal, stored = MemoryJournal(), queue.SimpleQueue[tuple[str, str]]()
+
+    def of(principal: str) -> BlockingTasksClient:
+        return blocking(CancellableSession(DONE), journal=journal, principal=principal)
+
+    def store(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
+        assert isinstance(outcome, CallToolResult)
+        stored.put((record.scope.principal, text(outcome)))
+
+    for principal in ("", "ada"):
+        with of(principal) as client:
+            client.start_tool("tool", idempotency_key="k")
+    opened = threading.Event()
+    with (
+        of("ada") as ada,
+        elsewhere(lambda: opened.wait(SOON) and client.deliver(store, client_of={"ada": ada}.get)) as ended,
+    ):
+        with of("") as client:
+            opened.set()
+            ends = {stored.get(timeout=SOON) for _ in range(2)}
+        ended()
+    assert ends == {("", "done"), ("ada", "done")}
+
+
 def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
     for way in ("handle", "record"):
         with blocking(CancellableSession(DONE)) as client:
@@ -660,7 +718,7 @@ def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
 
 SAME = [
     *[(BlockingTasksClient, TasksClient, name) for name in ("call_tool", "start_tool", "attach", "records")],
-    (BlockingTasksClient, TasksClient, "acknowledge"),
+    *[(BlockingTasksClient, TasksClient, name) for name in ("acknowledge", "deliver")],
     *[(BlockingTaskHandle, TaskHandle, name) for name in ("result", "refresh", "cancel", "outcome")],
 ]
 

@@ -35,6 +35,7 @@ from mcp_tasks_client.errors import (
     TaskFailedError,
     TaskNotFoundError,
     TasksClientError,
+    ToolError,
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle, TaskReference
@@ -114,6 +115,11 @@ TROUBLES = {
     ),
     "result of the wrong shape": Trouble(
         error=RemoteProtocolError, script=get(completed(TASK, {"content": 3})), again=RemoteProtocolError
+    ),
+    "tool that raised": Trouble(
+        error=ToolError,
+        script=get(completed(TASK, text_result("no", is_error=True))),
+        call={"raise_on_error": True},
     ),
     "time-out": Trouble(error=WaitTimeoutError, script=get(AT_WORK), call={"timeout": 0.02}),
     "question without a callback": Trouble(
@@ -523,17 +529,24 @@ REFUSED = SessionError("no", code=-32602, remote_message=f"no such key: {KEY}")
     [
         (get(failed(TASK, -1, f"{TASK} broke")), TaskFailedError),
         (get(cancelled(TASK, status_message=f"{TASK} was stopped")), TaskCancelledError),
+        (get(completed(TASK, text_result(f"{TASK} broke", is_error=True))), ToolError),
         ({**get(input_required(TASK, {KEY: ASK})), "updates": [REFUSED]}, InputUnansweredError),
         (get(input_required(TASK, {KEY: {"method": f"x/{TASK}"}})), InputUnansweredError),
     ],
-    ids=["error message", "status message", "refusal of an answer", "method of a request"],
+    ids=[
+        "error message",
+        "status message",
+        "text of the tool",
+        "refusal of an answer",
+        "method of a request",
+    ],
 )
 async def test_a_server_that_quotes_the_task_id_does_not_bring_it_into_the_message(
     script: dict[str, Any], expected: type[TasksClientError]
 ) -> None:
     world = World(**script)
     async with world.client(elicitation=say_yes) as client:
-        error = await world.error_of(lambda: client.call_tool("tool"))
+        error = await world.error_of(lambda: client.call_tool("tool", raise_on_error=True))
     assert type(error) is expected
     assert TASK not in str(error)
 

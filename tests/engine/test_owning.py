@@ -445,6 +445,35 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
         assert found == []
 
 
+@requirement("law:5", "law:15")
+async def test_a_suspended_host_gives_its_store_no_end_that_another_has_taken() -> None:
+    async with World() as world:
+        first, second = await world.host(), await world.host()
+        asked, stored = list[float](), list[str]()
+
+        async def fail(record: TaskRecord, outcome: Any) -> None:
+            asked.append(world.clock.now)
+            raise OSError("The disk of the host is full.")
+
+        async def store(record: TaskRecord, outcome: Any) -> None:
+            stored.append(record.status)
+
+        world.tasks.start_soon(first.client.deliver, fail)
+        first.server.gets[TASK] = [DONE]
+        await first.client.start_tool("tool")
+        await world.passes(20)
+        assert asked
+        first.clock.suspend()
+        await world.passes(LEASE_S * 2)
+        world.tasks.start_soon(second.client.deliver, store)
+        await world.passes(1)
+        assert stored == ["completed"]
+        asked.clear()
+        first.clock.go_on()
+        await world.passes(LEASE_S * 3)
+        assert (asked, stored) == ([], ["completed"])
+
+
 @requirement("law:3", "law:5")
 @pytest.mark.parametrize("has_clock", [True, False], ids=["hosts", "containers with one file"])
 async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_goes_on(

@@ -143,6 +143,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what is to be left alone is taken": Mutant("free", "AND NOT (record_id {in leave})"),
     "the newest are taken first": Mutant("free", "ORDER BY created_at, sequence", "ORDER BY created_at DESC"),
     "more are taken than are wanted": Mutant("free", "LIMIT {:limit}"),
+    "principals are found at every server": Mutant("principals", "endpoint = {:endpoint} AND "),
+    "a principal without a pending record is found": Mutant("principals", " AND pending = 1"),
+    "a principal is found by the record of another application": Mutant(
+        "principals", "AND (application IS NULL OR application = {:application})"
+    ),
+    "a principal is found by a record that has an owner": Mutant(
+        "principals", "AND (owner IS NULL OR owner {in gone})"
+    ),
+    "a principal is not found by a record of who is gone": Mutant("principals", " OR owner {in gone}"),
+    "a principal is found once for each record": Mutant("principals", "DISTINCT "),
     "who takes waits for a record that another is taking": Mutant("take_free", "{skip_locked}"),
     "many that are taken have their old fences": Mutant("take_free", ", fence = fence + 1"),
     "whoever takes is given what others have": Mutant("mine", " AND owner = {:owner}"),

@@ -45,11 +45,13 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "owners": ("b/1",),
     "take": ("r", "a/1", {"b/1"}),
     "take_pending": (SCOPE, "a/1", {"b/1"}),
+    "principals": ("https://server.example/", {"b/1"}),
     "release": ("a/1", "a"),
     "instruct": ("r", Instruction("cancel", "{}", 1.0)),
     "instructions": ("r",),
     "follow": ("r",),
     "listen": (print,),
+    "watch": (print,),
 }
 WISH: Final = Instruction("cancel", "", 1.0)
 COROUTINES: Final = [name for name in CALLS if inspect.iscoroutinefunction(getattr(Journal, name))]

@@ -24,7 +24,7 @@ FULL_DISK: Final = JournalError("The disk is full. Make room and try again.")
 
 _OPERATIONS: Final = (
     *("open", "aclose", "claim", "save", "remove", "by_id", "by_task_id", "records", "prune"),
-    *("renew", "owners", "take", "take_pending", "release", "instruct", "instructions"),
+    *("renew", "owners", "take", "take_pending", "principals", "release", "instruct", "instructions"),
 )
 """The coroutine functions of a journal."""
 

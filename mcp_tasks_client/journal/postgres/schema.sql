@@ -93,6 +93,19 @@ CREATE TRIGGER instructions_of_ended AFTER UPDATE OF state ON {schema}.records F
   WHEN (NEW.delivered_at IS NOT NULL OR (NEW.pending = 1 AND NEW.due_at IS NULL))
   EXECUTE FUNCTION {schema}.forget_instructions();
 
+-- Pages and programs that show questions are told of new ones. A server asks seldom, and one transaction has one such
+-- notification, however many calls ask in it.
+CREATE FUNCTION {schema}.tell_of_question() RETURNS trigger LANGUAGE plpgsql AS $$
+  BEGIN
+    PERFORM pg_notify('{schema}', '?');
+    RETURN NULL;
+  END
+$$;
+
+CREATE TRIGGER question_asked AFTER INSERT OR UPDATE OF state ON {schema}.records FOR EACH ROW
+  WHEN (NEW.status IN ('input_required', 'gathering'))
+  EXECUTE FUNCTION {schema}.tell_of_question();
+
 -- Who writes: one row for each process that has the journal open. It says which transactions were committed
 -- and which were given up, for a process whose connection was cut at that moment.
 CREATE TABLE {schema}.writers (

@@ -67,6 +67,9 @@ _LOOK_S: Final = 5.0
 _LOCKED_PAUSE_S: Final = 0.5
 """Seconds after which what a lock or a full disk has refused is tried again."""
 
+_ASKED: Final = "?"
+"""The notification that a call has asked something; see the function tell_of_question."""
+
 _Job: TypeAlias = Job[Any]
 _Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 
@@ -340,12 +343,15 @@ class PostgresThread(JournalThread):
 
     # ── in the listener's thread ──────────────────────────────────────────────────────────────
 
-    def _hear(self, record_ids: Collection[str]) -> None:
-        """Tell of these records, or have the thread look which there are if there is none."""
+    def _hear(self, payloads: Collection[str]) -> None:
+        """Tell of these records, or have the thread look which there are if some may have been missed."""
+        record_ids = [payload for payload in payloads if payload != _ASKED]
         if record_ids:
             self.tell(record_ids)
-        else:
+        if not payloads:
             self.look_for_instructions()
+        elif len(record_ids) < len(payloads):
+            self.tell_watchers()
 
     def _renewals(self) -> list[tuple[LeaseSource, Lease, _Job]]:
         return []  # the listener renews

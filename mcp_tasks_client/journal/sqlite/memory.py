@@ -72,6 +72,7 @@ class _Memory(Medium):
         self._lock = threading.Lock()  # two event loops may use the journal
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
+        self._watchers: dict[object, Callable[[], object]] = {}
 
     def close(self) -> None:
         """Forget everything."""
@@ -143,3 +144,18 @@ class _Memory(Medium):
         told = [unescape(record_id) for record_id in record_ids]
         for listener in list(self._listeners.values()):
             listener(told)
+
+    def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
+        """Tell that calls may have asked or ended."""
+        token = object()
+        self._watchers[token] = watcher
+
+        def stop() -> None:
+            self._watchers.pop(token, None)
+
+        return stop
+
+    def tell_watchers(self) -> None:
+        """Tell those who watch."""
+        for watcher in list(self._watchers.values()):
+            watcher()

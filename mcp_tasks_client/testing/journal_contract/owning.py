@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
 
 from ...journal.base import Journal
-from ...machine.record import Scope
+from ...machine.record import Scope, TaskRecord
 from ...machine.states import Calling
 from ..samples import SCOPE, SURROGATE, everybody, finished, lease, observing, only, record, without_lease
 
@@ -163,6 +164,27 @@ class TakePendingTests:
         assert {one.record.owner for one in taken} == {"a/1"}
         others = [one for one in await journal.records(SCOPE) if one.application not in names]
         assert others == [one for one in (payrolls, strange) if one.application != application]
+
+    @pytest.mark.parametrize("application", [None, "payroll"])
+    async def test_the_principals_are_those_of_whose_records_some_would_be_taken(
+        self, journal: Journal, application: str | None
+    ) -> None:
+        def of(principal: str, **options: Any) -> TaskRecord:
+            scope = Scope(options.pop("endpoint", SCOPE.endpoint), principal)
+            return record(scope=scope, **{"state": observing(), **options})
+
+        for one in (
+            *(of("ada"), of("ada", state=finished()), of(SURROGATE, state=finished()), of("")),
+            *(of("bob", owner="b/1"), of("gone", owner="c/1"), of("payroll", application="payroll")),
+            *(of("delivered", state=finished(), delivered_at=1.0), of("begun", state=Calling())),
+            *(of("elsewhere", endpoint="https://other.example/"), of("other", application="other")),
+        ):
+            await journal.save(one)
+
+        found = await journal.principals(SCOPE.endpoint, {"c/1"}, application=application)
+
+        payroll = ["payroll"] if application else []
+        assert sorted(found) == sorted(["", "ada", "gone", SURROGATE, *payroll])
 
     async def test_whoever_names_a_record_may_take_it_for_any_application(self, journal: Journal) -> None:
         await journal.save(given := record(state=observing(), application="payroll"))

@@ -203,6 +203,16 @@ def test_a_question_or_an_outcome_comes_again_only_after_a_disturbance() -> None
     assert figures(lines=asked, disturbances=[done("cut off", 2.2, 20.0, 1)]) == {}
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_each_of_two_hosts_that_follow_one_call_may_get_its_outcome(first: int) -> None:
+    lines = [
+        *(line(1, 1.0, "resumed"), line(2, 30.0, "resumed")),
+        *(line(first, 31.0, "delivered"), line(3 - first, 31.01, "delivered")),
+    ]
+    assert figures(lines=lines, disturbances=[done("cut off", 2.0, 20.0, 1)]) == {}
+    assert len(figures(lines=lines, disturbances=[done("cut off", 2.0, 20.0, 3)])) == 1
+
+
 def test_an_outcome_that_was_acknowledged_is_not_handed_out_again() -> None:
     stop = [done("suspended in a look", 5.0, 16.0, 2)]
     delivered = line(2, 17.0, "delivered")

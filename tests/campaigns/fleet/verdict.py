@@ -423,7 +423,8 @@ def _outcomes(campaign: Campaign, case: _Case) -> None:
 def _again(campaign: Campaign, case: _Case) -> None:
     """A question, or an outcome, comes again only if its owner was disturbed before it was noted.
 
-    Or if the host that gets an outcome had adopted the call, and was disturbed before the other one had it.
+    Or if one of the two hosts that get an outcome had adopted the call, and was disturbed before the end: it
+    follows the call, and each handle of a call gets the outcome.
     """
     answered_at = {(life, line.question): line.at for life, line in case.lines if line.what == "answered"}
     for what, name in (("asked", "questions asked again"), ("delivered", "outcomes delivered again")):
@@ -438,7 +439,9 @@ def _again(campaign: Campaign, case: _Case) -> None:
                 continue
             if line.intent in had:
                 before, since, noted_by = had[line.intent]
-                had_before = what == "delivered" and case.disturbed(life, adopted[life, line.task_id], since)
+                had_before = what == "delivered" and any(
+                    case.disturbed(one, adopted[one, line.task_id], since) for one in (before, life)
+                )
                 if had_before or case.disturbed(before, since, min(noted_by, line.at)):
                     again += 1
                 else:

@@ -1,0 +1,186 @@
+"""Ends of calls, given to a store of the host's own and acknowledged: ``deliver()``.
+
+The calls come from an :class:`Adoption`. For each there is one task, which waits for the end of the call, has
+it stored, and acknowledges it:
+
+- A store that raises is asked again after a growing pause. It takes no place from others meanwhile.
+- A store that has not returned in time counts as one that has raised.
+- An acknowledgement that fails leaves the end undelivered. The adoption brings it once more.
+- Before each attempt the fence is looked at: a call that another process has taken is left to that process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import anyio
+from mcp_types import CallToolResult
+
+from ..aio.host_code import call_host, describe, was_cancelled_from_inside
+from ..errors import DrivenElsewhereError, JournalError, TasksClientError
+from ..machine.record import TaskRecord
+from ..policy import growing_delay
+from .adoption import Adoption, pause_between_looks
+from .endpoint import Endpoint
+from .live_call import InHand, LiveCall
+
+__all__ = ["Store", "deliver", "deliver_for_all"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+Store: TypeAlias = Callable[[TaskRecord, CallToolResult | TasksClientError], Awaitable[object] | object]
+"""Stores the end of a call: its record, and its result or the error that it ended in."""
+
+_AT_ONCE: Final = 50
+"""Stores that run at the same time: each may need a thread, and a connection of the host's database."""
+
+_PATIENCE_S: Final = 60.0
+"""Seconds after which a store that has not returned is given up."""
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+"""Seconds before a store that has raised is asked again, and before the journal is read again."""
+
+
+async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
+    """Have the end of each call stored that nobody waits for; see :meth:`TasksClient.deliver`.
+
+    Returns once the client is closed.
+    """
+    delivery = _Delivery(endpoint, store)
+    adoption = Adoption(endpoint, limit, _take_in_hand)
+    clock, failures = endpoint.engine.environment.clock, 0
+    async with anyio.create_task_group() as tasks:
+        while True:
+            try:
+                call, in_hand = await anext(adoption)
+            except StopAsyncIteration:
+                break
+            except JournalError as error:
+                failures += 1
+                pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
+                logger.warning("No call can be taken up. Trying again in %.0f s: %s", pause_s, error)
+                await clock.sleep(pause_s)
+            else:
+                failures = 0
+                tasks.start_soon(delivery.see_through, call, in_hand)
+                del call, in_hand
+        tasks.cancel_scope.cancel()
+
+
+def _take_in_hand(call: LiveCall) -> tuple[LiveCall, InHand]:
+    """The call, and the object that keeps it from being taken up once more."""
+    return call, call.take_in_hand()
+
+
+async def deliver_for_all(
+    endpoint: Endpoint, own: Callable[[], Awaitable[None]], serve: Callable[[str], Awaitable[None]]
+) -> None:
+    """Deliver for one principal, and for each other one at the server with calls that no other process has.
+
+    Returns once ``own()`` has returned. ``serve(principal)`` delivers for another one until it is cancelled.
+    When it has returned or raised, a later look may have it called again.
+    """
+    engine, served = endpoint.engine, {endpoint.scope.principal}
+
+    async def run(principal: str) -> None:
+        try:
+            await serve(principal)
+        except Exception as error:
+            logger.warning("The calls of one user are left alone for now: %s", describe(error), exc_info=True)
+        finally:
+            served.discard(principal)
+
+    async def look() -> None:
+        while True:
+            try:
+                found = await engine.store.owning.principals(endpoint.scope.endpoint, engine.application)
+            except TasksClientError as error:
+                if engine.closed:
+                    return
+                found = []
+                logger.warning("No calls of other users can be looked for: %s", error)
+            for principal in {*found} - served:
+                served.add(principal)
+                tasks.start_soon(run, principal)
+            await engine.environment.clock.sleep(pause_between_looks(engine.environment))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        await own()
+        tasks.cancel_scope.cancel()
+
+
+class _Delivery:
+    def __init__(self, endpoint: Endpoint, store: Store) -> None:
+        self._endpoint = endpoint
+        self._store = store
+        self._clock = endpoint.engine.environment.clock
+        self._places = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def see_through(self, call: LiveCall, in_hand: InHand) -> None:
+        """Wait for the end of a call, have it stored, and acknowledge it. Raises nothing.
+
+        ``in_hand`` is held until then.
+        """
+        try:
+            while not call.over:
+                self._endpoint.drive_in_background(call)
+                await call.change()
+            # A parked call comes again; the log has its reason.
+            if call.record.finished and await self._has_stored(call):
+                await self._endpoint.acknowledge(call)
+        except DrivenElsewhereError:
+            pass
+        except TasksClientError as error:
+            if not self._endpoint.engine.closed:
+                logger.warning("%r was not delivered, and comes again: %s", call.record, error)
+        finally:
+            del in_hand
+
+    async def _has_stored(self, call: LiveCall) -> bool:
+        """Ask the store until it has stored the end of a call. False if the end goes to another.
+
+        Raises:
+            DrivenElsewhereError: Another process has taken the call.
+            JournalError: The journal cannot say which process has it.
+        """
+        end, failures = await self._endpoint.read_end(call, math.inf), 0
+        while True:
+            async with self._places:
+                await self._endpoint.engine.store.owning.confirm(call)
+                if call.waiters or call.record.delivered_at is not None:
+                    return False  # a caller awaits it, or has had it
+                try:
+                    await self._ask(call.record, end)
+                    return True
+                except Exception as error:
+                    failures, failure = failures + 1, error
+            pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
+            logger.warning(
+                "%r is not stored, and the store is asked again in %.0f s: %s",
+                call.record,
+                pause_s,
+                describe(failure),
+                exc_info=failure if failures == 1 else None,
+            )
+            await self._clock.sleep(pause_s)
+
+    async def _ask(self, record: TaskRecord, end: CallToolResult | TasksClientError) -> None:
+        """Have the store store one end.
+
+        Raises:
+            Exception: It has not.
+        """
+        try:
+            with anyio.move_on_after(_PATIENCE_S) as patience:
+                await call_host(self._store, "store", record, end)
+        except anyio.get_cancelled_exc_class():
+            if not was_cancelled_from_inside():
+                raise
+            raise TasksClientError("It was cancelled from inside.") from None
+        if patience.cancelled_caught:
+            raise TimeoutError(f"It has not returned within {_PATIENCE_S:.0f} s.")

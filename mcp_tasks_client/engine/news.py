@@ -1,0 +1,84 @@
+"""What is new in a journal, each once, for as long as a program iterates: questions, and ends of calls.
+
+Nothing runs between two steps of the iteration. Within one, a look reads all that there is. The journal tells
+when there may be more, and every few seconds a look is taken in any case. A look waits at least four times as
+long as the look before it took.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+import anyio
+
+from ..aio.clock import Clock
+from ..aio.signal import Signal, make_signal
+from ..aio.uncut import weakly_in_loop
+from ..journal.base import Journal
+
+__all__ = ["News"]
+
+T = TypeVar("T")
+
+_LOOK_S: Final = 5.0
+"""Seconds between looks while the journal tells nothing."""
+
+_REST_FACTOR: Final = 4
+"""A look comes at least so many times the duration of the look before it after that look."""
+
+
+class News(AsyncIterator[T], Generic[T]):
+    """Gives each thing once. Several tasks may iterate over one.
+
+    Args:
+        journal: It is open.
+        clock: Waits.
+        look: All that there is at the moment, by its name, in the order in which it is to be given. Raises
+            ``StopAsyncIteration`` once the iteration is over.
+    """
+
+    def __init__(
+        self, journal: Journal, clock: Clock, look: Callable[[], Awaitable[Mapping[str, T]]]
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._look = look
+        self._turn = anyio.Lock()
+        self._alarm: Signal = make_signal()
+        self._found: deque[T] = deque()
+        self._given: Mapping[str, T] = {}  # of the last look, and so no longer than that finds it
+        self._rested_at = -float("inf")
+
+    async def __anext__(self) -> T:
+        """Return the next thing, once there is one.
+
+        Raises:
+            JournalError: The journal could not be read. Iterating may go on.
+        """
+        async with self._turn:
+            if not self._found:
+                stop = self._journal.watch(weakly_in_loop(self._wake))
+                try:
+                    await self._wait()
+                finally:
+                    stop()
+            return self._found.popleft()
+
+    async def _wait(self) -> None:
+        while True:
+            await self._clock.sleep(max(0.0, self._rested_at - self._clock.monotonic()))
+            self._alarm = make_signal()
+            began = self._clock.monotonic()
+            found = await self._look()
+            ended = self._clock.monotonic()
+            self._rested_at = ended + _REST_FACTOR * (ended - began)
+            self._found.extend(one for name, one in found.items() if name not in self._given)
+            self._given = found
+            if self._found:
+                return
+            await self._clock.wait(self._alarm, _LOOK_S)
+
+    def _wake(self) -> None:
+        self._alarm.set()
