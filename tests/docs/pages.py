@@ -21,6 +21,7 @@ __all__ = [
     "TUTORIAL",
     "blocks_of",
     "has_blocks",
+    "has_empty_lines",
     "paste",
     "programs",
     "run_blocks",
@@ -78,6 +79,13 @@ def paste(block: str) -> list[str]:
     for line in [*block.splitlines(), ""]:
         console.push(line)
     return console.complaints
+
+
+def has_empty_lines(block: str) -> bool:
+    """Whether a statement of a block has an empty line in it."""
+    lines = block.splitlines()
+    spans = ((one.lineno, one.end_lineno or one.lineno) for one in ast.parse(block).body)
+    return any("" in lines[begin - 1 : end] for begin, end in spans)
 
 
 class _Console(code.InteractiveConsole):
