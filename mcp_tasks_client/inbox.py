@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self, TypeVar
+from weakref import WeakSet
 
 from .aio.uncut import run_to_its_end
 from .engine.call_store import CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
+from .engine.news import News
 from .errors import TasksClientError
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
@@ -21,6 +24,11 @@ from .protocol.text import name_tool
 from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire
 
 __all__ = ["Inbox"]
+
+T = TypeVar("T")
+
+_OVERLAP_S: Final = 60.0
+"""Seconds by which a look for ends reaches back before the look before it: clocks differ."""
 
 
 class Inbox:
@@ -59,6 +67,7 @@ class Inbox:
         self._endpoint, self._principal, self._application = endpoint, principal, application
         self._environment = (environment or Environment()).around(self._journal)
         self._store: CallStore | None = None
+        self._iterated: WeakSet[News[Any]] = WeakSet()
 
     # ── seeing ────────────────────────────────────────────────────────────────────────────────
 
@@ -141,6 +150,62 @@ class Inbox:
             and principal in (None, record.scope.principal)
             and label in (None, record.label)
         ]
+
+    # ── being told ────────────────────────────────────────────────────────────────────────────
+
+    def asked(
+        self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
+    ) -> AsyncIterator[Question]:
+        """The questions that wait for an answer, and each new one as it is asked, for as long as you iterate.
+
+        ``async for question in inbox.asked():`` gives each question once, the oldest first. One that opens
+        again, since the server has refused its answer, is a new one. A question of a process of this machine
+        is there within a second, as is one of another host that shares a database. The loop ends when the
+        inbox closes.
+
+        Args are those of :meth:`questions`.
+
+        Raises:
+            JournalError: While iterating: the journal could not be read. Iterate on, over the same iterator.
+            TasksClientError: The inbox is not open.
+        """
+
+        async def look() -> Mapping[str, Question]:
+            found = await self.questions(endpoint=endpoint, principal=principal, label=label)
+            return {one.question_id: one for one in sorted(found, key=lambda one: one.asked_at)}
+
+        return self._news(look)
+
+    def ended(
+        self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
+    ) -> AsyncIterator[TaskRecord]:
+        """The calls whose outcome nobody has received, and each other call as it ends, while you iterate.
+
+        ``async for record in inbox.ended():`` gives each call once, in the order of their ends. It leaves the
+        outcomes to those that receive them: :meth:`TasksClient.deliver` is for a program that does. An end is
+        told within a second on one machine, and within some seconds where hosts share a database. A call
+        without an idempotency key is forgotten once its outcome is received, and is not told of if that was
+        faster. The loop ends when the inbox closes.
+
+        Args are those of :meth:`records`, and errors those of :meth:`asked`.
+        """
+        since = [self._environment.clock.time()]
+
+        async def look() -> Mapping[str, TaskRecord]:
+            now = self._environment.clock.time()
+            which = {"endpoint": endpoint, "principal": principal, "label": label}
+            found = [one for one in await self.records(pending=True, **which) if one.finished]
+            found += await self._find(endpoint, principal, label, delivered_since=since[0])
+            since[0] = now - _OVERLAP_S
+            return {one.record_id: one for one in sorted(found, key=lambda one: one.updated_at)}
+
+        return self._news(look)
+
+    def _news(self, look: Callable[[], Awaitable[Mapping[str, T]]]) -> AsyncIterator[T]:
+        store = self._opened()
+        news = News(self._journal, self._environment.clock, look, lambda: self._store is store)
+        self._iterated.add(news)
+        return news
 
     # ── doing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -263,6 +328,8 @@ class Inbox:
     ) -> None:
         """Close the journal."""
         store, self._store = self._opened(), None
+        for news in self._iterated:
+            news.wake()
         await run_to_its_end(self._close, store)
 
     async def _close(self, store: CallStore) -> None:

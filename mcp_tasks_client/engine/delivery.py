@@ -12,7 +12,6 @@ it stored, and acknowledges it:
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
@@ -148,7 +147,7 @@ class _Delivery:
             DrivenElsewhereError: Another process has taken the call.
             JournalError: The journal cannot say which process has it.
         """
-        end, failures = await self._endpoint.read_end(call, math.inf), 0
+        end, failures = await self._endpoint.read_end(call), 0
         while True:
             async with self._places:
                 await self._endpoint.engine.store.owning.confirm(call)
@@ -158,15 +157,15 @@ class _Delivery:
                     await self._ask(call.record, end)
                     return True
                 except Exception as error:
-                    failures, failure = failures + 1, error
-            pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
-            logger.warning(
-                "%r is not stored, and the store is asked again in %.0f s: %s",
-                call.record,
-                pause_s,
-                describe(failure),
-                exc_info=failure if failures == 1 else None,
-            )
+                    failures += 1
+                    pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
+                    logger.warning(
+                        "%r is not stored, and the store is asked again in %.0f s: %s",
+                        call.record,
+                        pause_s,
+                        describe(error),
+                        exc_info=failures == 1,
+                    )
             await self._clock.sleep(pause_s)
 
     async def _ask(self, record: TaskRecord, end: CallToolResult | TasksClientError) -> None:

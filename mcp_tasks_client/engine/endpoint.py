@@ -376,18 +376,23 @@ class Endpoint:
         """
         call.add_waiter()  # who waits for the outcome has it only then
         try:
-            end = await self.read_end(call, deadline, raise_on_error=raise_on_error)
+            return await self._read(call, deadline, raise_on_error=raise_on_error)
+        except TasksClientError:
+            self.note_delivery(call)
+            raise
         finally:
             call.remove_waiter()
-        if isinstance(end, TasksClientError):
-            self.note_delivery(call)
-            raise end
-        return end
 
-    async def read_end(
-        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
-    ) -> CallToolResult | TasksClientError:
+    async def read_end(self, call: LiveCall) -> CallToolResult | TasksClientError:
         """The result of a finished call, or the error that it ended in. Nothing is noted."""
+        try:
+            return await self._read(call, math.inf)
+        except TasksClientError as error:
+            return error
+
+    async def _read(
+        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
+    ) -> CallToolResult:
         session = None if self.engine.closed else self.session
         try:
             return await read_outcome(
@@ -399,7 +404,7 @@ class Endpoint:
             )
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
-            return error
+            raise
 
     async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.

@@ -1,14 +1,14 @@
 """What is new in a journal, each once, for as long as a program iterates: questions, and ends of calls.
 
 Nothing runs between two steps of the iteration. Within one, a look reads all that there is. The journal tells
-when there may be more, and every few seconds a look is taken in any case. A look waits at least four times as
-long as the look before it took.
+when there may be more, and every few seconds a look is taken in any case. Between two looks there is at least
+four times the duration of a look.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -16,6 +16,7 @@ import anyio
 from ..aio.clock import Clock
 from ..aio.signal import Signal, make_signal
 from ..aio.uncut import weakly_in_loop
+from ..errors import TasksClientError
 from ..journal.base import Journal
 
 __all__ = ["News"]
@@ -35,21 +36,25 @@ class News(AsyncIterator[T], Generic[T]):
     Args:
         journal: It is open.
         clock: Waits.
-        look: All that there is at the moment, by its name, in the order in which it is to be given. Raises
-            ``StopAsyncIteration`` once the iteration is over.
+        look: All that there is at the moment, by its name, in the order in which it is to be given.
+        is_open: Says that the iteration goes on. When that changes, :meth:`wake` is called.
     """
 
     def __init__(
-        self, journal: Journal, clock: Clock, look: Callable[[], Awaitable[Mapping[str, T]]]
+        self,
+        journal: Journal,
+        clock: Clock,
+        look: Callable[[], Awaitable[Mapping[str, T]]],
+        is_open: Callable[[], bool],
     ) -> None:
         self._journal = journal
         self._clock = clock
         self._look = look
+        self._is_open = is_open
         self._turn = anyio.Lock()
-        self._alarm: Signal = make_signal()
+        self._alarm: Signal | None = None
         self._found: deque[T] = deque()
-        self._given: Mapping[str, T] = {}  # of the last look, and so no longer than that finds it
-        self._rested_at = -float("inf")
+        self._given: Collection[str] = ()  # of the last look, and so no longer than that finds it
 
     async def __anext__(self) -> T:
         """Return the next thing, once there is one.
@@ -58,27 +63,35 @@ class News(AsyncIterator[T], Generic[T]):
             JournalError: The journal could not be read. Iterating may go on.
         """
         async with self._turn:
-            if not self._found:
-                stop = self._journal.watch(weakly_in_loop(self._wake))
-                try:
-                    await self._wait()
-                finally:
-                    stop()
+            try:
+                if self._is_open() and not self._found:
+                    stop = self._journal.watch(weakly_in_loop(self.wake))
+                    try:
+                        await self._find()
+                    finally:
+                        stop()
+            except TasksClientError:
+                if self._is_open():
+                    raise
+            if not self._is_open():
+                raise StopAsyncIteration
             return self._found.popleft()
 
-    async def _wait(self) -> None:
-        while True:
-            await self._clock.sleep(max(0.0, self._rested_at - self._clock.monotonic()))
+    async def _find(self) -> None:
+        while self._is_open():
             self._alarm = make_signal()
             began = self._clock.monotonic()
             found = await self._look()
             ended = self._clock.monotonic()
-            self._rested_at = ended + _REST_FACTOR * (ended - began)
             self._found.extend(one for name, one in found.items() if name not in self._given)
-            self._given = found
+            self._given = frozenset(found)
             if self._found:
                 return
             await self._clock.wait(self._alarm, _LOOK_S)
+            # Of what is told meanwhile nothing is missed: the next look finds it.
+            await self._clock.sleep(_REST_FACTOR * (ended - began))
 
-    def _wake(self) -> None:
-        self._alarm.set()
+    def wake(self) -> None:
+        """Look at once, or end."""
+        if self._alarm is not None:
+            self._alarm.set()

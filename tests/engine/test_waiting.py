@@ -20,13 +20,14 @@ from mcp_tasks_client.errors import (
     InputUnansweredError,
     SessionError,
     TaskExpiredError,
+    TaskFailedError,
     TaskNotFoundError,
     TasksClientError,
     WaitTimeoutError,
 )
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
-from mcp_tasks_client.testing import input_required, working
+from mcp_tasks_client.testing import failed, input_required, working
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import late_world
@@ -254,6 +255,25 @@ async def test_a_call_whose_outcome_was_delivered_leaves_memory(live_calls: weak
         del handle
         gc.collect()
         assert len(live_calls) == 0
+
+
+async def test_an_end_that_is_an_error_leaves_memory_once_it_was_told(
+    live_calls: weakref.WeakSet[Any],
+) -> None:
+    world = World(gets={TASK: [failed(TASK, -32000, "The tool broke.")]})
+    async with world.client() as client:
+        handle = await client.start_tool("tool", idempotency_key=KEY)
+        await world.clock.advance(5)
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(TaskFailedError):
+                await handle.result()
+            del handle
+            await world.clock.advance(0)
+            assert len(live_calls) == 0, "without a collection"
+        finally:
+            gc.enable()
 
 
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────

@@ -313,8 +313,9 @@ class History:
             there[intent.cancel.process % len(there)].changes_its_mind(intent, self.cut_off_s / 2)
 
     def told_to_count(self, key: str, answer: JSONObject) -> None:
-        """Somebody was told that an answer counts."""
-        self.counts.append((key, answer))
+        """Somebody was told that an answer counts: perhaps late, and the server has refused it meanwhile."""
+        if not any(answer in refused for (_, asked), refused in self.refused.items() if asked == key):
+            self.counts.append((key, answer))
         if key in self._after_cancel and answer in self.first[key]:
             self.break_("told to count after a cancel", f"{answer} to {key}")
 

@@ -8,6 +8,7 @@ bounds.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import deque
@@ -391,9 +392,8 @@ class _Adopted(AsyncIterator[TaskHandle]):
 def what_is_unfinished_takes_no_room() -> Parts:
     class Roomy(TasksClient):
         def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
-            # Each iteration counts what it has taken up itself.
-            adopt = super().adopt
-            return _Adopted(lambda: anext(adopt(limit)))
+            adopt, given = super().adopt, itertools.count()
+            return _Adopted(lambda: anext(adopt(None if limit is None else limit + next(given))))
 
     return Parts(client=Roomy)
 

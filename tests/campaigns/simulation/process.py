@@ -367,10 +367,12 @@ class Process(Observer):
             return  # others may have had them meanwhile
         if record_id in self._adopted:
             self.history.break_("adopted twice", f"{handle!r} by process {self.pid}")
+        # A call that waits for a person does not count. Once it is answered, there may be more than the
+        # limit, and nothing is adopted until there are fewer.
+        unfinished = [one for one in self._adopted.values() if not (one.done or _asks(one))]
         self._adopted[record_id] = handle
-        unfinished = [one for one in self._adopted.values() if not one.done]
         limit = self.history.plan.adopt_limit
-        if limit is not None and len(unfinished) > limit:
+        if limit is not None and len(unfinished) >= limit and not handle.done:
             self.history.break_("adopted too many", f"{unfinished!r} by process {self.pid}")
 
     @property
@@ -845,6 +847,10 @@ def _violated(error: BaseException) -> bool:
 
 def _me() -> int:
     return anyio.get_current_task().id
+
+
+def _asks(handle: TaskHandle) -> bool:
+    return handle.task is not None and handle.task.status == "input_required"
 
 
 def _text(result: Any) -> str:
