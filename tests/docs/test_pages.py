@@ -85,7 +85,7 @@ def test_a_guide_opens_with_code_that_runs(page: Path) -> None:
 def test_every_guide_is_in_the_list_of_guides_and_in_that_of_the_readme() -> None:
     guides = {path.name for path in (DOCS / "guides").glob("*.md")} - {"index.md"}
     index = (DOCS / "guides" / "index.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^- \[.+\]\((\S+\.md)\)\\\n  \w", index, re.MULTILINE)
+    listed = re.findall(r"^- \[.+\]\((\S+\.md)\)\\\n  \S", index, re.MULTILINE)
     assert sorted(guides) == sorted(name for name in listed if "/" not in name)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert not {name for name in guides if f"](docs/guides/{name})" not in readme}
