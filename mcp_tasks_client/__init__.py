@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .aio.clock import Clock, SystemClock
-from .blocking import BlockingInbox, BlockingTaskHandle, BlockingTasksClient
+from .blocking import BlockingInbox, BlockingQuestion, BlockingTaskHandle, BlockingTasksClient
 from .client import TasksClient
 from .engine.environment import Environment
 from .engine.observer import Observer, Point
@@ -46,7 +46,7 @@ from .errors import (
 )
 from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
-from .journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from .journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .journal.codec import Codec
 from .journal.sqlite.journal import SqliteJournal
 from .journal.sqlite.memory import MemoryJournal
@@ -85,7 +85,9 @@ _LATE = {
 
 __all__ = [
     "AlreadyAnsweredError",
+    "Asking",
     "BlockingInbox",
+    "BlockingQuestion",
     "BlockingTaskHandle",
     "BlockingTasksClient",
     "Clock",

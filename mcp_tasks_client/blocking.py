@@ -7,33 +7,40 @@ documentation.
 from __future__ import annotations
 
 import contextvars
+import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
-from functools import partial, update_wrapper
+from dataclasses import dataclass, field, replace
+from functools import update_wrapper
 from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from types import GenericAlias, TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from .aio.host_code import is_async
 from .client import TasksClient
-from .errors import TasksClientError
+from .errors import InputUnansweredError, TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
 from .inbox import Inbox
+from .machine.record import TaskRecord
 from .machine.states import LastFailure
 from .protocol.task import Task
+from .questions.callbacks import InputContext
+from .questions.question import Question, ShownQuestion, shown_by
 
-__all__ = ["BlockingInbox", "BlockingTaskHandle", "BlockingTasksClient"]
+__all__ = ["BlockingInbox", "BlockingQuestion", "BlockingTaskHandle", "BlockingTasksClient"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 InnerT = TypeVar("InnerT")
 
 
@@ -73,6 +80,10 @@ class _Thread:
             assert self.runs is not None
             self.runs.join()  # nobody else cancels what is waited for
             raise _loop_ended() from None
+        except InputUnansweredError as error:
+            asked = [_block(one, self) if isinstance(one, Question) else one for one in error.questions]
+            error.questions = tuple(asked)
+            raise
         except BaseException:
             # An interrupt (Ctrl-C) ends here what is waited for. Closing the client must not come before
             # that has stopped: it may still have to cancel the task at the server.
@@ -133,18 +144,47 @@ def _entering(
     def enter(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
         return _Block(method(self._inner, *args, **kwargs), self._thread)
 
-    return update_wrapper(enter, method)
+    (entered,) = get_args(get_type_hints(method)["return"])
+    returned = GenericAlias(AbstractContextManager, (entered,))
+    return _returning(returned, update_wrapper(enter, method))
 
 
-def _handing(
-    method: Callable[Concatenate[TasksClient, P], Coroutine[Any, Any, TaskHandle]],
-) -> Callable[Concatenate[BlockingTasksClient, P], BlockingTaskHandle]:
-    """Make a blocking method of an asynchronous one that returns a handle."""
+def _giving(
+    method: Callable[Concatenate[InnerT, P], Coroutine[Any, Any, T]], give: Callable[[T, _Thread], U]
+) -> Callable[Concatenate[_Blocking[InnerT], P], U]:
+    """Make a blocking method of an asynchronous one. ``give`` makes what that one returns block, too."""
 
-    def wait(self: BlockingTasksClient, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle:
-        return BlockingTaskHandle(self._thread.run(method, self._inner, *args, **kwargs), self._thread)
+    def wait(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return give(self._thread.run(method, self._inner, *args, **kwargs), self._thread)
 
-    return update_wrapper(wait, method)
+    return _returning(get_type_hints(give)["return"], update_wrapper(wait, method))
+
+
+def _iterating(
+    method: Callable[Concatenate[InnerT, P], AsyncIterator[T]], give: Callable[[T, _Thread], U]
+) -> Callable[Concatenate[_Blocking[InnerT], P], Iterator[U]]:
+    """Make a method that gives an iterator of one that gives an asynchronous one."""
+
+    def each(items: AsyncIterator[T], thread: _Thread) -> Iterator[U]:
+        while True:
+            try:
+                yield give(thread.run(items.__anext__), thread)
+            except StopAsyncIteration:
+                return
+
+    def iterate(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[U]:
+        return each(method(self._inner, *args, **kwargs), self._thread)
+
+    returned = GenericAlias(Iterator, (get_type_hints(give)["return"],))
+    return _returning(returned, update_wrapper(iterate, method))
+
+
+def _returning(returned: object, method: Callable[P, T]) -> Callable[P, T]:
+    """Have a method say that it returns another type than the asynchronous one that it was made of."""
+    signature = inspect.signature(method).replace(return_annotation=returned)
+    method.__annotations__ = {**method.__annotations__, "return": returned}
+    method.__signature__ = signature  # type: ignore[attr-defined]  # where inspect and help() look first
+    return method
 
 
 def _made_like(
@@ -158,6 +198,56 @@ def _made_like(
     return like
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockingQuestion(_Blocking[Question], ShownQuestion):
+    """:class:`Question` without ``async``: of a blocking client or inbox, a handle, an error or a callback.
+
+    One that was pickled has no client any more: ``client.answer(question.question_id, answer)``.
+    """
+
+    _inner: Question = field(
+        default=cast("Question", None), repr=False, compare=False
+    )  # none once it was pickled
+    _thread: _Thread = field(
+        default=_Thread("client.answer(question.question_id, answer)"), repr=False, compare=False
+    )
+
+    answer = _waiting(Question.answer)
+    accept = _waiting(Question.accept)
+    decline = _waiting(Question.decline)
+    cancel = _waiting(Question.cancel)
+
+
+def _block(question: Question, thread: _Thread) -> BlockingQuestion:
+    return BlockingQuestion(**shown_by(question), _inner=question, _thread=thread)
+
+
+def _block_any(question: Question | None, thread: _Thread) -> BlockingQuestion | None:
+    return None if question is None else _block(question, thread)
+
+
+def _block_each(questions: list[Question], thread: _Thread) -> list[BlockingQuestion]:
+    return [_block(question, thread) for question in questions]
+
+
+def _asking(callback: Callable[..., T], thread: _Thread) -> Callable[..., T]:
+    """A callback whose context has a question that blocks, for a callback that is a plain function."""
+
+    def ask(context: InputContext, *params: Any) -> T:
+        question: Any = _block_any(context.question, thread)
+        return callback(replace(context, question=question), *params)
+
+    return update_wrapper(ask, callback)
+
+
+def _task(task: Task, thread: _Thread) -> Task:
+    return task
+
+
+def _record(record: TaskRecord, thread: _Thread) -> TaskRecord:
+    return record
+
+
 class BlockingTaskHandle(_Blocking[TaskHandle]):
     """:class:`TaskHandle` without ``async``."""
 
@@ -169,17 +259,10 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     cancel = _waiting(TaskHandle.cancel)
     acknowledge = _waiting(TaskHandle.acknowledge)
     outcome = _entering(TaskHandle.outcome)
-    questions = _waiting(TaskHandle.questions)
+    questions = _giving(TaskHandle.questions, _block_each)
     answer = _waiting(TaskHandle.answer)
 
-    def updates(self) -> Iterator[Task]:
-        """The task as it changes; see :meth:`TaskHandle.updates`."""
-        updates = self._inner.updates()
-        while True:
-            try:
-                yield self._thread.run(updates.__anext__)
-            except StopAsyncIteration:
-                return
+    updates = _iterating(TaskHandle.updates, _task)
 
     @property
     def task_id(self) -> str | None:
@@ -229,6 +312,14 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("TaskHandle", "BlockingTaskHandle", 1)
+
+
+def _handle(handle: TaskHandle, thread: _Thread) -> BlockingTaskHandle:
+    return BlockingTaskHandle(handle, thread)
+
+
+def _handles(handles: list[TaskHandle], thread: _Thread) -> list[BlockingTaskHandle]:
+    return [BlockingTaskHandle(handle, thread) for handle in handles]
 
 
 OpenedT = TypeVar("OpenedT", bound=AbstractAsyncContextManager[Any])
@@ -283,7 +374,8 @@ class BlockingTasksClient(_Opening[TasksClient]):
 
     Takes the same arguments. Callbacks that are plain functions run in worker threads and may block;
     coroutine functions run in the client's own event loop. Methods may be called from several
-    threads at once. Errors carry asynchronous handles: ``client.attach(error.handle.reference)``.
+    threads at once. Its questions block, also those of errors and of callbacks that are plain functions.
+    Errors carry asynchronous handles: ``client.attach(error.handle.reference)``.
     A child that was forked from the process has to open a client of its own. A client that nobody
     closes does not keep the process from ending, which leaves its calls as a kill does.
     """
@@ -295,8 +387,12 @@ class BlockingTasksClient(_Opening[TasksClient]):
             raise TypeError(
                 "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
             )
-        self._inner, self._stack = TasksClient(*args, **kwargs), ExitStack()
         self._thread = _Thread("with BlockingTasksClient(...) as client")
+        for name in ("elicitation", "sampling", "roots"):
+            callback = kwargs.get(name)
+            if callable(callback) and not is_async(callback):
+                kwargs[name] = _asking(callback, self._thread)
+        self._inner, self._stack = TasksClient(*args, **kwargs), ExitStack()
 
     def _awaits_caller(self) -> bool:
         return self._inner._awaits_caller()
@@ -304,35 +400,23 @@ class BlockingTasksClient(_Opening[TasksClient]):
     call_tool = _waiting(TasksClient.call_tool)
     acknowledge = _waiting(TasksClient.acknowledge)
     records = _waiting(TasksClient.records)
-    questions = _waiting(TasksClient.questions)
+    questions = _giving(TasksClient.questions, _block_each)
     answer = _waiting(TasksClient.answer)
     initialize = _waiting(TasksClient.initialize)
     list_tools = _waiting(TasksClient.list_tools)
     send_ping = _waiting(TasksClient.send_ping)
     prune = _waiting(TasksClient.prune)
     deliver = _waiting(TasksClient.deliver)
-    start_tool = _handing(TasksClient.start_tool)
-    attach = _handing(TasksClient.attach)
-
-    def resume(self, *, delivered_within_s: float | None = None) -> list[BlockingTaskHandle]:
-        """See :meth:`TasksClient.resume`."""
-        handles = self._thread.run(partial(self._inner.resume, delivered_within_s=delivered_within_s))
-        return [BlockingTaskHandle(handle, self._thread) for handle in handles]
-
-    def adopt(self, limit: int | None = None) -> Iterator[BlockingTaskHandle]:
-        """See :meth:`TasksClient.adopt`."""
-        adopted = self._inner.adopt(limit)
-        while True:
-            try:
-                yield BlockingTaskHandle(self._thread.run(adopted.__anext__), self._thread)
-            except StopAsyncIteration:
-                return
+    start_tool = _giving(TasksClient.start_tool, _handle)
+    attach = _giving(TasksClient.attach, _handle)
+    resume = _giving(TasksClient.resume, _handles)
+    adopt = _iterating(TasksClient.adopt, _handle)
 
 
 class BlockingInbox(_Opening[Inbox]):
     """:class:`Inbox` without ``async``: ``with BlockingInbox(...) as inbox``.
 
-    Takes the same arguments. Its questions are asynchronous: ``inbox.answer(question.question_id, answer)``.
+    Takes the same arguments.
     """
 
     @_made_like(Inbox)  # as above
@@ -342,7 +426,10 @@ class BlockingInbox(_Opening[Inbox]):
 
     record = _waiting(Inbox.record)
     records = _waiting(Inbox.records)
-    questions = _waiting(Inbox.questions)
+    questions = _giving(Inbox.questions, _block_each)
+    question = _giving(Inbox.question, _block_any)
+    asked = _iterating(Inbox.asked, _block)
+    ended = _iterating(Inbox.ended, _record)
     is_driven = _waiting(Inbox.is_driven)
     answer = _waiting(Inbox.answer)
     cancel = _waiting(Inbox.cancel)

@@ -103,7 +103,11 @@ class Handle(Protocol):
 
 
 class OpenQuestion(Protocol):
-    """What an error carries of a question: a :class:`Question`, which is made above this module."""
+    """What an error carries of a question: a :class:`Question`, which is made above this module.
+
+    Its methods are awaited, except those of a :class:`BlockingQuestion`, which an error of a blocking client
+    carries.
+    """
 
     @property
     def question_id(self) -> str:
@@ -121,13 +125,13 @@ class OpenQuestion(Protocol):
     def refused(self) -> str | None:
         """The server's words, where it has refused the last answer."""
 
-    async def answer(self, answer: Any) -> None:
+    def answer(self, answer: Any) -> Any:
         """Answer the question; see :meth:`Question.answer`."""
 
-    async def accept(self, content: dict[str, Any] | None = None) -> None:
+    def accept(self, content: dict[str, Any] | None = None) -> Any:
         """Accept an elicitation."""
 
-    async def decline(self) -> None:
+    def decline(self) -> Any:
         """Decline an elicitation."""
 
 

@@ -21,7 +21,7 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire
+from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire, unanswered
 
 __all__ = ["Inbox"]
 
@@ -78,22 +78,46 @@ class Inbox:
         principal: str | None = None,
         pending: bool = False,
         label: str | None = None,
+        limit: int | None = None,
+        before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         """What the journal knows of calls, oldest first.
 
         A call without an idempotency key is there from its task on, and until its outcome was delivered.
+        ``limit`` and ``before`` show a long history in pages: ``page = await inbox.records(limit=50)`` has
+        the last 50 calls, and ``records(limit=50, before=page[0])`` the 50 before those.
 
         Args:
             endpoint: Only those at this server.
             principal: Only those on behalf of this principal.
             pending: Only tasks that are not over, and outcomes that nobody has received.
             label: Only those of exactly this label.
+            limit: Only so many, the last ones, of those for which all the rest holds; ``None`` is all. Fewer
+                come only where there are no more.
+            before: Only those that come before this record; or those that were made before a time, such as
+                the ``created_at`` of a record that a link names. A record that was forgotten meanwhile stands
+                for its time.
 
         Raises:
             JournalError: The journal could not be read.
             TasksClientError: The inbox is not open.
+            ValueError: ``limit`` is less than 1.
         """
-        return await self._find(endpoint, principal, label, pending=pending)
+        self._opened()
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be at least 1, or None, got {limit}")
+        server, whose = self._at(endpoint, principal)
+        found = await self._journal.records(
+            self._scope_of(endpoint, principal),
+            pending=pending,
+            endpoint=server,
+            principal=whose,
+            label=label,
+            application=self._application,
+            limit=limit,
+            before=before,
+        )
+        return [one for one in found if self._matches(one, endpoint, principal, label)]
 
     async def questions(
         self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
@@ -103,8 +127,29 @@ class Inbox:
         Args and errors are those of :meth:`records`. Questions from before there is a task are among them
         where the call has an idempotency key.
         """
-        records = await self._find(endpoint, principal, label, asking=True)
-        return [one for record in records for one in await read_questions(self._journal, record, self)]
+        self._opened()
+        return [
+            question
+            for asking in await self._journal.asking(self._scope_of(endpoint, principal))
+            if self._matches(asking.record, endpoint, principal, label)
+            for question in unanswered(asking, self)
+        ]
+
+    async def question(self, question_id: str) -> Question | None:
+        """One question; ``None`` if it waits for no answer, or the inbox does not show its call.
+
+        Args:
+            question_id: Of the question.
+
+        Raises:
+            JournalError: The journal could not be read.
+            ValueError: It is no ``question_id``.
+            TasksClientError: The inbox is not open.
+        """
+        self._opened()
+        record = await self.record(record_of(question_id))
+        found = [] if record is None else await read_questions(self._journal, record, self)
+        return next((one for one in found if one.question_id == question_id), None)
 
     async def record(self, record_id: str) -> TaskRecord | None:
         """What the journal knows of one call; ``None`` if it knows nothing, or the inbox does not show it.
@@ -135,21 +180,26 @@ class Inbox:
         """
         return await self._opened().owning.is_driven(record)
 
-    async def _find(
-        self, endpoint: str | None, principal: str | None, label: str | None, **which: bool
-    ) -> list[TaskRecord]:
-        self._opened()
+    def _at(self, endpoint: str | None, principal: str | None) -> tuple[str | None, str | None]:
+        """The server and the principal that are asked for; ``None`` is each."""
         server = self._endpoint if endpoint is None else endpoint
-        whose = self._principal if principal is None else principal
-        scope = None if server is None or whose is None else Scope(server, whose)
-        return [
-            record
-            for record in await self._journal.records(scope, **which)
-            if self._shows(record)
+        return server, self._principal if principal is None else principal
+
+    def _scope_of(self, endpoint: str | None, principal: str | None) -> Scope | None:
+        """The scope in which all is that is asked for; ``None`` is all scopes."""
+        server, whose = self._at(endpoint, principal)
+        return None if server is None or whose is None else Scope(server, whose)
+
+    def _matches(
+        self, record: TaskRecord, endpoint: str | None, principal: str | None, label: str | None
+    ) -> bool:
+        """Whether a record is shown, and is one of those that are asked for."""
+        return (
+            self._shows(record)
             and endpoint in (None, record.scope.endpoint)
             and principal in (None, record.scope.principal)
             and label in (None, record.label)
-        ]
+        )
 
     # ── being told ────────────────────────────────────────────────────────────────────────────
 
@@ -193,11 +243,12 @@ class Inbox:
 
         async def look() -> Mapping[str, TaskRecord]:
             now = self._environment.clock.time()
-            which = {"endpoint": endpoint, "principal": principal, "label": label}
-            found = [one for one in await self.records(pending=True, **which) if one.finished]
-            found += await self._find(endpoint, principal, label, delivered_since=since[0])
+            scope = self._scope_of(endpoint, principal)
+            found = [one for one in await self._journal.records(scope, pending=True) if one.finished]
+            found += await self._journal.records(scope, delivered_since=since[0])
             since[0] = now - _OVERLAP_S
-            return {one.record_id: one for one in sorted(found, key=lambda one: one.updated_at)}
+            shown = [one for one in found if self._matches(one, endpoint, principal, label)]
+            return {one.record_id: one for one in sorted(shown, key=lambda one: one.updated_at)}
 
         return self._news(look)
 
@@ -302,10 +353,13 @@ class Inbox:
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        """Open the journal.
+        """Open the journal that is there. Nothing is made.
+
+        Without the right to write it, the inbox shows what there is, and what would write raises a
+        :class:`JournalError`.
 
         Raises:
-            JournalError: The journal cannot be used; the message says why and what to do.
+            JournalError: There is no journal, or it cannot be used; the message says why and what to do.
             TasksClientError: The inbox is open already.
         """
         if self._store is not None:
@@ -314,7 +368,7 @@ class Inbox:
         self._store = CallStore(self._journal, PollPolicy(), self._environment)
         self._store.owning.enter_loop()
         try:
-            await self._journal.open()
+            await self._journal.open_existing()
         except BaseException:
             self._store = None
             raise

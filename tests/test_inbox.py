@@ -27,6 +27,7 @@ from mcp_tasks_client import (
     MemoryJournal,
     Question,
     QuestionWithdrawnError,
+    Scope,
     SqliteJournal,
     TaskCancelledError,
     TaskHandle,
@@ -34,9 +35,11 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.testing import FaultPlan, raising, working
+from mcp_tasks_client.testing import FaultPlan, input_required, raising, working
+from mcp_tasks_client.testing.samples import finished, observing, record
 from tests._results import text
-from tests.engine.world import TASK, World
+from tests.engine.world import ASK, TASK, World
+from tests.kit.probed_journal import ProbedJournal
 from tests.other_host import OtherHost
 from tests.real_server import RealServer
 
@@ -147,6 +150,139 @@ async def test_an_inbox_is_bounded_by_what_it_is_for(real_server: RealServer, jo
         async with Inbox(journal, endpoint="two", principal="bob", application="payroll") as inbox:
             assert await only(inbox) == (question, bobs)
         assert len(await handle.questions()) == 1
+
+
+async def test_one_question_is_found_by_its_id(real_server: RealServer, journal: Journal) -> None:
+    async with (
+        opened(real_server, journal, endpoint="one", principal="ada") as client,
+        Inbox(journal) as inbox,
+        Inbox(journal, principal="bob") as bobs,
+    ):
+        first, second = await asked(client), await asked(client)
+        for handle in (first, second):
+            (question,) = await handle.questions()
+            assert await inbox.question(question.question_id) == question
+            assert await bobs.question(question.question_id) is None
+        found = await inbox.question(question.question_id)
+        assert found is not None
+        await found.accept({"name": "Ada"})
+        assert await inbox.question(question.question_id) is None, "it has its answer"
+        assert text(await second) == "Hello, Ada"
+        assert await inbox.question(question.question_id) is None, "its call is over"
+        assert await inbox.question(f"{'0' * 32}-{'0' * 16}") is None
+        for wrong in ("no question", first.reference["record_id"], None):
+            with pytest.raises(ValueError, match="not a question_id"):
+                await inbox.question(wrong)  # type: ignore[arg-type]
+        (left,) = await inbox.questions()
+        (record,) = await inbox.records(pending=True)
+        await inbox.cancel(record)
+        assert await inbox.question(left.question_id) is None, "its call is being cancelled"
+
+
+# ── a long history, in pages ──────────────────────────────────────────────────────────────────────
+
+
+async def history(journal: Journal, count: int = 24) -> list[TaskRecord]:
+    """Calls of two principals at two servers, of two applications, with two labels, half of them over."""
+    made = [
+        record(
+            record_id=f"record-{number:02}",
+            scope=Scope(f"https://{'ab'[number // 2 % 2]}.example/", ("ada", "bob")[number % 2]),
+            application=(None, "payroll", "ledger")[number % 3],
+            label=("lunch", "dinner")[number // 3 % 2],
+            created_at=float(number // 2),
+            state=observing() if number % 4 < 2 else finished(),
+            delivered_at=None if number % 4 < 2 else 99.0,
+        )
+        for number in range(count)
+    ]
+    async with journal:
+        for one in made:
+            await journal.save(one)
+    return made
+
+
+BOUNDS: Final[list[dict[str, Any]]] = [
+    {},
+    {"endpoint": "https://a.example/"},
+    {"principal": "ada"},
+    {"principal": "ada", "endpoint": "https://b.example/"},
+    {"label": "lunch"},
+    {"pending": True},
+    {"pending": True, "label": "dinner", "principal": "bob"},
+    {"label": "nobody's"},
+]
+
+
+@pytest.mark.parametrize("application", [None, "payroll"])
+@pytest.mark.parametrize("by", BOUNDS, ids=lambda by: ", ".join(by) or "all")
+async def test_a_page_comes_short_only_where_there_are_no_more(
+    journal: Journal, by: dict[str, Any], application: str | None
+) -> None:
+    """Whatever the page is bounded by: each page is full, and no call is left out or shown twice."""
+    await history(journal)
+    async with Inbox(journal, application=application) as inbox:
+        every = await inbox.records(**by)
+        for size in (1, 5, 100):
+            pages: list[list[TaskRecord]] = []
+            before: TaskRecord | None = None
+            while page := await inbox.records(**by, limit=size, before=before):
+                pages.append(page)
+                before = page[0]
+            assert [one for page in reversed(pages) for one in page] == every, "oldest first, as ever"
+            assert all(len(page) == size for page in pages[:-1])
+
+
+async def test_a_link_to_older_calls_holds_when_its_call_was_forgotten(journal: Journal) -> None:
+    made = await history(journal)
+    async with Inbox(journal) as inbox, journal:
+        page = await inbox.records(limit=4)
+        assert page == made[-4:]
+        await journal.remove(page[0])
+        for place in (page[0], page[0].created_at):
+            assert await inbox.records(limit=4, before=place) == made[-8:-4]
+        for wrong in (0, -1):
+            with pytest.raises(ValueError, match="at least 1"):
+                await inbox.records(limit=wrong)
+
+
+async def test_a_page_reads_no_more_than_it_shows(path: Path) -> None:
+    """Counted in rows that were read: of a long history, as of a short one."""
+    journal = SqliteJournal(path)
+    await history(journal, 400)
+    read: list[int] = []
+
+    class Counting(SqliteJournal):
+        async def records(self, *args: Any, **options: Any) -> list[TaskRecord]:
+            found = await super().records(*args, **options)
+            read.append(len(found))
+            return found
+
+    async with Inbox(Counting(path)) as inbox:
+        page = await inbox.records(limit=50)
+        assert len(await inbox.records(limit=50, before=page[0])) == 50
+        assert read == [50, 50]
+        assert len(await inbox.records(limit=50, principal="ada")) == 50
+        assert read == [50, 50, 50]
+
+
+# ── questions of many calls, at one moment ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("by", ["inbox", "client"])
+async def test_the_questions_of_many_calls_are_read_at_once(by: str) -> None:
+    journal = ProbedJournal()
+    asks = {f"task-{n}": input_required(f"task-{n}", {"k": ASK}, poll_interval_ms=1000) for n in range(3)}
+    calls = [working(task_id, poll_interval_ms=1000) for task_id in asks]
+    world = World(calls=calls, gets={task_id: [one] for task_id, one in asks.items()})
+    world.journal = journal
+    async with world.client(elicitation="later") as client, Inbox(journal) as inbox:
+        for _ in range(3):
+            await client.start_tool("tool")
+        await world.clock.advance(5)
+        before = journal.counts.copy()
+        assert len(await (inbox if by == "inbox" else client).questions()) == 3
+        assert journal.counts - before == {"asking": 1}
 
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────

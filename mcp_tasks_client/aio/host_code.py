@@ -14,7 +14,7 @@ from anyio.lowlevel import RunVar
 
 from .uncut import in_loop, is_being_cancelled
 
-__all__ = ["call_host", "describe", "was_cancelled_from_inside"]
+__all__ = ["call_host", "describe", "is_async", "was_cancelled_from_inside"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -33,13 +33,14 @@ async def call_host(function: Callable[..., Any], name: str, *arguments: Any) ->
     Raises:
         BaseException: That of the function.
     """
-    if _is_async(function):
+    if is_async(function):
         return await function(*arguments)
     result = await _in_thread(function, name, arguments)
     return await result if inspect.isawaitable(result) else result
 
 
-def _is_async(function: object) -> bool:
+def is_async(function: object) -> bool:
+    """Whether a function of the host's is a coroutine function, and no plain one."""
     called = getattr(type(function), "__call__", None)  # noqa: B004  # which of the two it is, not whether
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 

@@ -168,8 +168,8 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
 
     async def _left_alone(self, is_time: bool) -> set[str]:
         """The calls, among those that were taken up here, that are left alone in this look."""
-        records = await self._engine.journal.records(self._endpoint.scope, asking=True)
-        asking, resting = {record.record_id: record for record in records}, set[str]()
+        found = await self._engine.journal.asking(self._endpoint.scope)
+        asking, resting = {one.record.record_id: one.record for one in found}, set[str]()
         for record_id, call in list(self._taken.items()):
             record = asking.get(record_id)
             if call.wanted or call.driver is not None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import chain
 from weakref import WeakSet
 
 import anyio
@@ -25,7 +26,7 @@ from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
 from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import Inputs
-from ..questions.question import Question, check_open, open_questions, read_questions, record_of
+from ..questions.question import Question, check_open, open_questions, read_questions, record_of, unanswered
 from ..sessions.base import Session, Snapshot, ToolCall
 from .call_store import BATCH
 from .engine import Engine
@@ -553,14 +554,20 @@ class Endpoint:
             if call is not None:
                 known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
                 return await read_questions(self.engine.journal, known or call.record, self)
+            journal, applications = self.engine.journal, (None, self.engine.application)
             with self._store.remembering():
-                records = await self.engine.journal.records(self.scope, asking=True)
-                kept = {record.record_id for record in records}
-                here = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
-                records += [record for record in here if record.record_id not in kept]
-            ours = [record for record in records if record.application in (None, self.engine.application)]
-            journal = self.engine.journal
-            return [one for record in ours for one in await read_questions(journal, record, self)]
+                asking = await journal.asking(self.scope)
+                kept = {one.record.record_id for one in asking}
+                live = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
+                # Those that are not in the journal. Of others the journal knows better.
+                here = [record for record in live if record.record_id not in kept]
+            found = [unanswered(one, self) for one in asking if one.record.application in applications]
+            found += [
+                await read_questions(journal, record, self)
+                for record in here
+                if record.application in applications
+            ]
+            return list(chain.from_iterable(found))
 
     async def take_answer(self, name: str, answer: JSONObject) -> None:
         """Commit the answer to a question of any call of this scope; see :meth:`Question.answer`.

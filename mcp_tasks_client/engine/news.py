@@ -7,6 +7,7 @@ four times the duration of a look.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Final, Generic, TypeVar
@@ -55,6 +56,7 @@ class News(AsyncIterator[T], Generic[T]):
         self._alarm: Signal | None = None
         self._found: deque[T] = deque()
         self._given: Collection[str] = ()  # of the last look, and so no longer than that finds it
+        self._rests_until = -math.inf
 
     async def __anext__(self) -> T:
         """Return the next thing, once there is one.
@@ -79,17 +81,18 @@ class News(AsyncIterator[T], Generic[T]):
 
     async def _find(self) -> None:
         while self._is_open():
+            # Of what is told meanwhile nothing is missed: the look finds it.
+            await self._clock.sleep(max(0.0, self._rests_until - self._clock.monotonic()))
             self._alarm = make_signal()
             began = self._clock.monotonic()
             found = await self._look()
             ended = self._clock.monotonic()
+            self._rests_until = ended + _REST_FACTOR * (ended - began)
             self._found.extend(one for name, one in found.items() if name not in self._given)
             self._given = frozenset(found)
             if self._found:
                 return
             await self._clock.wait(self._alarm, _LOOK_S)
-            # Of what is told meanwhile nothing is missed: the next look finds it.
-            await self._clock.sleep(_REST_FACTOR * (ended - began))
 
     def wake(self) -> None:
         """Look at once, or end."""

@@ -418,8 +418,10 @@ class Owning:
         Raises:
             JournalError: The journal could not be written.
         """
+        was_enrolled = self.lease.is_stored
         names = [name for owner in (*self._former, self.owner) for name in self.lease.leave(owner)]
-        await self._observed(None, observer.LEAVE, self._journal.release, *names)
+        if was_enrolled:  # else no name is in the journal, which an inbox may have no right to write
+            await self._observed(None, observer.LEAVE, self._journal.release, *names)
 
 
 def _fence_of(call: LiveCall) -> int:

@@ -160,6 +160,11 @@ class ProcessLease:
     # ── renewing ──────────────────────────────────────────────────────────────────────────────
 
     @property
+    def is_stored(self) -> bool:
+        """Whether a client that holds the lease has stored it."""
+        return self._stored is not None
+
+    @property
     def is_short(self) -> bool:
         """Whether the lease that the journal holds is missing, or runs out before its next renewal."""
         return self.left_s < self._renew_s

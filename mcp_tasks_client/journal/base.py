@@ -8,14 +8,17 @@ never why; every decision is the machine's. Implementations share one contract t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ..machine.record import Scope, TaskRecord
 
-__all__ = ["LEASES_KEPT_S", "LEFT", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
+__all__ = [
+    *("LEASES_KEPT_S", "LEFT", "Asking", "Instruction", "Journal", "Lease", "LeaseSource", "Listener"),
+    "Taken",
+]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a lease is kept after it has run out, since a suspended process may come back."""
@@ -100,6 +103,14 @@ class Taken(NamedTuple):
 
     before: str | None
     """Its owner until now; ``None`` if the last one released it in good order."""
+
+
+class Asking(NamedTuple):
+    """A record whose server asks something, and what was left for it, both at one moment."""
+
+    record: TaskRecord
+    left: Sequence[str]
+    """The names of the instructions that are to be heeded, in the order in which they were left."""
 
 
 class Instruction(NamedTuple):
@@ -197,6 +208,17 @@ class Journal(ABC):
             JournalLockedError: Others have held it for too long.
         """
 
+    async def open_existing(self) -> None:
+        """Count one more user of what is there: like :meth:`open`, for those who look, and write if they may.
+
+        Nothing is made, and no right to write is needed. Without that right each write raises a
+        :class:`JournalError` that says which right is missing. The default is :meth:`open`.
+
+        Raises:
+            JournalError: There is no journal. Besides, as from :meth:`open`.
+        """
+        await self.open()
+
     @abstractmethod
     async def aclose(self) -> None:
         """Count one user less, and finish every write that was asked for. With the last user it closes.
@@ -290,8 +312,13 @@ class Journal(ABC):
         scope: Scope | None,
         *,
         pending: bool = False,
-        asking: bool = False,
         delivered_since: float | None = None,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        label: str | None = None,
+        application: str | None = None,
+        limit: int | None = None,
+        before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first.
 
@@ -303,9 +330,28 @@ class Journal(ABC):
             pending: Only those with a task to observe or an outcome not yet delivered
                 (:attr:`TaskRecord.pending`). The cost is then that of the pending ones, however many others
                 there are.
-            asking: Only those whose server asks something, by :attr:`TaskRecord.status`: ``input_required``
-                or ``gathering``. At the same cost.
             delivered_since: Only those that were delivered at or after this time, in seconds since the epoch.
+            endpoint: Only those at this server.
+            principal: Only those on behalf of this principal.
+            label: Only those of exactly this label.
+            application: Only those of this application, and those of none.
+            limit: Only so many, 1 at least, of those for which all the rest holds and that can be read: the
+                last ones. Still oldest first. The last ones of a scope, or of all, cost what so many cost,
+                however many others there are.
+            before: Only those that come before this record in that order; or, as a time, those that were made
+                before it. A record that is not there any more stands for its ``created_at``.
+        """
+
+    @abstractmethod
+    async def asking(self, scope: Scope | None) -> list[Asking]:
+        """The records of a scope whose server asks something, with the names of their instructions.
+
+        By :attr:`TaskRecord.status`: ``input_required`` or ``gathering``. Oldest first, as :meth:`records`.
+        Records and instructions are read at one moment: an instruction is among them, or it is part of the
+        record's state. The cost is that of the records that ask.
+
+        Args:
+            scope: Endpoint and principal; ``None`` is all scopes.
         """
 
     @abstractmethod

@@ -96,6 +96,7 @@ class GuardedJournal(Journal):
         return f"GuardedJournal({self._journal!r})"
 
     open = _guard(Journal.open)
+    open_existing = _guard(Journal.open_existing)
     aclose = _guard(Journal.aclose)
     aclose_soon = _guard_sync(Journal.aclose_soon)
     claim = _guard(Journal.claim)
@@ -105,6 +106,7 @@ class GuardedJournal(Journal):
     by_id = _guard(Journal.by_id)
     by_task_id = _guard(Journal.by_task_id)
     records = _guard(Journal.records)
+    asking = _guard(Journal.asking)
     prune = _guard(Journal.prune)
     renew = _guard(Journal.renew)
     keep_renewing = _guard_sync(Journal.keep_renewing)

@@ -37,8 +37,8 @@ class Medium(ABC):
     """
 
     @abstractmethod
-    async def wait_until_open(self) -> None:
-        """Return once the medium is open and was written to.
+    async def wait_until_open(self, *, existing: bool) -> None:
+        """Return once the medium is open, and was written to unless it is opened as an existing one.
 
         Raises:
             JournalError: It cannot be opened.

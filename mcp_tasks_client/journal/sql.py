@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from .base import LEASES_KEPT_S, Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .codec import Codec, check_codec, encoded
 from .medium import Medium
 from .row import (
@@ -64,8 +65,12 @@ class SqlJournal(Journal):
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _enter(self) -> Medium:
-        """Count this journal in at its medium: the one that there is in this process, or a new one."""
+    def _enter(self, *, existing: bool) -> Medium:
+        """Count this journal in at its medium: the one that there is in this process, or a new one.
+
+        Raises:
+            JournalError: An ``existing`` one is wanted, and there is none.
+        """
 
     async def open(self) -> None:
         """Open or make the medium, and commit a first write to it.
@@ -77,12 +82,15 @@ class SqlJournal(Journal):
             JournalCodecError: The codec does not decode what it encodes.
             JournalError: The medium cannot be reached, or cannot be written.
         """
+        await self._open(existing=False)
+
+    async def _open(self, *, existing: bool) -> None:
         check_codec(self._codec)
         with self._lock:
-            medium = self._medium = self._medium or self._enter()
+            medium = self._medium = self._medium or self._enter(existing=existing)
             self._users += 1
         try:
-            await medium.wait_until_open()
+            await medium.wait_until_open(existing=existing)
         except BaseException:
             await self.aclose()
             raise
@@ -181,20 +189,69 @@ class SqlJournal(Journal):
         scope: Scope | None,
         *,
         pending: bool = False,
-        asking: bool = False,
         delivered_since: float | None = None,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        label: str | None = None,
+        application: str | None = None,
+        limit: int | None = None,
+        before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
-        values: dict[str, Any] = {} if scope is None else {"scope": scope_digest(scope)}
-        statement = "asking" if asking else "pending" if pending else "all"
+        values = _in_scope(scope)
+        named = {"endpoint": endpoint, "principal": principal, "label": label, "application": application}
+        if limit is not None or before is not None or any(text is not None for text in named.values()):
+            values |= {name: escape(text) for name, text in named.items()}
+            return await self._latest(values, pending, delivered_since, limit, before)
+        statement = "pending" if pending else "all"
         if delivered_since is not None:
             statement, values["delivered_since"] = "delivered_since", checked_time(delivered_since)
         rows = await self._rows(statement, **values)
-        if (pending and statement != "pending") or (asking and statement != "asking"):
-            rows = [
-                row for row in rows if (row.pending or not pending) and (row.status in ASKING or not asking)
-            ]
+        if pending and statement != "pending":
+            rows = [row for row in rows if row.pending]
         return [record for _, record in await read_rows(rows, self._name, self._codec)]
+
+    async def _latest(
+        self,
+        values: dict[str, Any],
+        pending: bool,
+        delivered_since: float | None,
+        limit: int | None,
+        before: TaskRecord | float | None,
+    ) -> list[TaskRecord]:
+        """The last records of a scope, as many as are wanted, of those that can be read. Oldest first."""
+        since = delivered_since and checked_time(delivered_since)
+        values |= {"before_at": math.inf, "before_id": None}
+        if isinstance(before, TaskRecord):
+            values |= {"before_at": checked_time(before.created_at), "before_id": escape(before.record_id)}
+        elif before is not None:
+            values["before_at"] = checked_time(before)
+        found: list[TaskRecord] = []
+        while True:
+            # A row that cannot be read, or was not delivered of late, takes no place.
+            wanted = _NO_LIMIT if limit is None else limit - len(found)
+            rows = await self._rows("latest_pending" if pending else "latest", **values, limit=wanted)
+            kept = [row for row in rows if since is None or _is_since(row.delivered_at, since)]
+            found += [record for _, record in await read_rows(kept, self._name, self._codec)]
+            if len(rows) < wanted or len(found) == limit:
+                return found[::-1]
+            values |= {"before_at": rows[-1].created_at, "before_id": rows[-1].record_id}
+
+    async def asking(self, scope: Scope | None) -> list[Asking]:
+        """The records whose server asks something, each with what was left for it, by one statement."""
+        left: dict[str, list[str]] = {}
+        rows: list[Row] = []
+        for *columns, name in await self._read("asking", **_in_scope(scope)):
+            row = Row._make(columns)
+            if row.record_id not in left:
+                left[row.record_id] = []
+                rows.append(row)
+            if name is not None:
+                left[row.record_id].append(name)
+        return [
+            Asking(record, unescape_each(left[row.record_id], self._name))
+            for row, record in await read_rows(rows, self._name, self._codec)
+        ]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, at most 10,000 records, and old leases."""
@@ -378,6 +435,14 @@ class SqlJournal(Journal):
         )
         rows: Sequence[Sequence[Any]] = await self._opened().run(work)
         return rows
+
+
+def _is_since(at: float | None, since: float) -> bool:
+    return at is not None and at >= since
+
+
+def _in_scope(scope: Scope | None) -> dict[str, Any]:
+    return {} if scope is None else {"scope": scope_digest(scope)}
 
 
 def _about(

@@ -89,10 +89,36 @@ SELECT {columns} FROM {schema}.records WHERE {in_scope} ORDER BY created_at, seq
 -- name: pending
 SELECT {columns} FROM {schema}.records WHERE {in_scope} AND pending = 1 ORDER BY created_at, sequence;
 
--- name: asking
+-- name: latest
+-- The last ones first, of those before a place: a time, or a record, which may be gone. No sequence is below 1. What is
+-- not asked for is NULL; no text of ours is a single backslash. "sequence > 0" is for an index of SQLite.
 SELECT {columns} FROM {schema}.records
-WHERE {in_scope} AND status IN ('input_required', 'gathering')
-ORDER BY created_at, sequence;
+WHERE {in_scope} AND sequence > 0
+  AND endpoint = coalesce({:endpoint}, endpoint) AND principal = coalesce({:principal}, principal)
+  AND coalesce(label, '\') = coalesce({:label}, label, '\')
+  AND coalesce(application, {:application}, '\') = coalesce({:application}, application, '\')
+  AND (created_at, sequence) < (
+    {:before_at}, coalesce((SELECT sequence FROM {schema}.records WHERE record_id = {:before_id}), 0))
+ORDER BY created_at DESC, sequence DESC LIMIT {:limit};
+
+-- name: latest_pending
+SELECT {columns} FROM {schema}.records
+WHERE {in_scope} AND pending = 1
+  AND endpoint = coalesce({:endpoint}, endpoint) AND principal = coalesce({:principal}, principal)
+  AND coalesce(label, '\') = coalesce({:label}, label, '\')
+  AND coalesce(application, {:application}, '\') = coalesce({:application}, application, '\')
+  AND (created_at, sequence) < (
+    {:before_at}, coalesce((SELECT sequence FROM {schema}.records WHERE record_id = {:before_id}), 0))
+ORDER BY created_at DESC, sequence DESC LIMIT {:limit};
+
+-- name: asking
+-- Each record once for each instruction that is to be heeded, and once if there is none.
+SELECT {stored_columns}, instruction.name
+FROM {schema}.records AS stored
+LEFT JOIN {schema}.instructions AS instruction
+  ON instruction.record_id = stored.record_id AND instruction.heeded = 0
+WHERE {in_scope} AND stored.status IN ('input_required', 'gathering')
+ORDER BY stored.created_at, stored.sequence, instruction.sequence;
 
 -- name: delivered_since
 -- IS TRUE: SQLite would look through all records of the scope.

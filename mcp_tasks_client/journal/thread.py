@@ -105,6 +105,7 @@ class JournalThread(Medium):
         self._close_at = math.inf
         self._ended = False
         self._is_open = False
+        self._read_only: JournalError | None = None  # says which right to write is missing
         # A waiter alone is woken when all is done that came before it. None: look what else there is to do.
         self._jobs: SimpleQueue[_Job | Waiter | None] = SimpleQueue()
         self._barriers: list[Waiter] = []
@@ -129,7 +130,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the database. In the thread, as all that follows."""
+        """Open the database. In the thread, as all that follows. One that may only be read is noted."""
 
     @abstractmethod
     def _carry_out(self, jobs: list[_Job]) -> None:
@@ -194,8 +195,8 @@ class JournalThread(Medium):
             self._closing = []
             return True
 
-    async def wait_until_open(self) -> None:
-        """Return once the database is open and was written to.
+    async def wait_until_open(self, *, existing: bool) -> None:
+        """Return once the database is open, and was written to unless it is opened as an existing one.
 
         Raises:
             JournalError: It cannot be, or the process was forked since it was opened.
@@ -203,6 +204,8 @@ class JournalThread(Medium):
         self._check_process()
         if not self._is_open:
             await self.run(Work(statements=(), writes=False))
+        if self._read_only is not None and not existing:
+            raise self.explain(self._read_only)
 
     def leave_soon(self, journal: object) -> None:
         """Count a journal out. Some seconds after the last one has left, the database is closed."""
@@ -465,11 +468,11 @@ class JournalThread(Medium):
         for job in (*again, *unattended, *(set(jobs) - set(leases))):
             (writes if job.work.writes else reads).append(job)
         if leases:
-            self._carry_out(leases)
+            self._write(leases)
             self._finish(leases)
         writes.sort(key=lambda job: job.number)
         if writes:
-            self._carry_out(writes)
+            self._write(writes)
         for source, lease, job in renewals:
             if job.error is None:
                 note_renewal(source, lease, had_lapsed=not job.result)
@@ -486,6 +489,13 @@ class JournalThread(Medium):
             barriers, self._barriers = self._barriers, []
             _wake(barriers)
         return bool(unattended or renewals)
+
+    def _write(self, jobs: list[_Job]) -> None:
+        if self._read_only is None:
+            self._carry_out(jobs)
+        else:
+            for job in jobs:
+                job.error = self._read_only
 
     def _renewals(self) -> list[tuple[LeaseSource, Lease, _Job]]:
         """The leases that are due, with the jobs that renew them."""

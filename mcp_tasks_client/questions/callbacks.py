@@ -65,7 +65,11 @@ class InputContext:
     """What the call is about, for people, as whoever made it has said."""
 
     question: Question | None = None
-    """The same question for whoever answers it later; ``None`` if it belongs to no call of this client."""
+    """The same question for whoever answers it later; ``None`` if it belongs to no call of this client.
+
+    Its methods are awaited. In a callback of a :class:`BlockingTasksClient` that is a plain function it is a
+    :class:`BlockingQuestion`.
+    """
 
     idempotency_key: str | None = None
     """Of the call."""

@@ -20,7 +20,7 @@ from mcp_types import (
 )
 
 from ..errors import AlreadyAnsweredError, InvalidAnswerError, QuestionWithdrawnError, TasksClientError
-from ..journal.base import Instruction, Journal
+from ..journal.base import Asking, Instruction, Journal
 from ..machine import states
 from ..machine.record import TaskRecord
 from ..protocol import JSONObject
@@ -32,6 +32,7 @@ __all__ = [
     "CANCEL",
     "Answer",
     "Question",
+    "ShownQuestion",
     "TakesAnswers",
     "answer_instruction",
     "as_heeded",
@@ -41,7 +42,9 @@ __all__ = [
     "open_questions",
     "read_questions",
     "record_of",
+    "shown_by",
     "to_wire",
+    "unanswered",
     "words_of_refusal",
 ]
 
@@ -62,12 +65,8 @@ class TakesAnswers(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A question that waits for an answer, of whichever call, driven wherever.
-
-    It can be kept, pickled and shown. :meth:`answer` needs the client or the inbox that it came from to be
-    open; elsewhere use ``question_id`` with :meth:`TasksClient.answer`.
-    """
+class ShownQuestion:
+    """A question as it is shown, without a way to answer it."""
 
     question_id: str
     """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
@@ -101,6 +100,29 @@ class Question:
 
     refused: str | None = None
     """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not __getstate__: before Python 3.11.4 a dataclass with slots has its own in its place.
+        return _detached, (type(self), shown_by(self))
+
+
+def shown_by(question: ShownQuestion) -> dict[str, Any]:
+    """The fields of a question that are shown, by their names."""
+    return {name: getattr(question, name) for name in ShownQuestion.__dataclass_fields__}
+
+
+def _detached(kind: type[ShownQuestion], shown: dict[str, Any]) -> ShownQuestion:
+    """A question that was pickled or copied, without the client that it came from."""
+    return kind(**shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(ShownQuestion):
+    """A question that waits for an answer, of whichever call, driven wherever.
+
+    It can be kept, pickled and shown. :meth:`answer` needs the client or the inbox that it came from to be
+    open; elsewhere use ``question_id`` with :meth:`TasksClient.answer`.
+    """
 
     _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
 
@@ -150,18 +172,6 @@ class Question:
             TasksClientError: As from :meth:`answer`.
         """
         await self.answer(ElicitResult(action="cancel"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not __getstate__: before Python 3.11.4 a dataclass with slots has its own in its place.
-        return _detached, ({name: getattr(self, name) for name in _SHOWN},)
-
-
-_SHOWN: Final = tuple(name for name in Question.__dataclass_fields__ if name != "_takes")
-
-
-def _detached(shown: dict[str, Any]) -> Question:
-    """A question that was pickled or copied, without the client that it came from."""
-    return Question(**shown)
 
 
 def to_wire(answer: Answer) -> JSONObject:
@@ -244,7 +254,12 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
     # In this order, for what is heeded meanwhile is part of the record then.
     left = [instruction.name for instruction in await journal.instructions(record.record_id)]
     known = await journal.by_id(record.record_id)
-    return [] if CANCEL in left else list(open_questions(known or record, takes, left))
+    return unanswered(Asking(known or record, left), takes)
+
+
+def unanswered(asking: Asking, takes: TakesAnswers) -> list[Question]:
+    """The questions of a call that wait for an answer, and have none in the journal."""
+    return [] if CANCEL in asking.left else list(open_questions(asking.record, takes, asking.left))
 
 
 def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:

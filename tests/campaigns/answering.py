@@ -23,6 +23,7 @@ from mcp_tasks_client import (
     PostgresJournal,
     Question,
     QuestionWithdrawnError,
+    SqliteJournal,
 )
 
 from .torture.evidence import Log
@@ -116,7 +117,8 @@ def _about(question: Question) -> dict[str, str]:
 
 async def main(journal: str, log: str, life: str, share: str, at_least_s: str, at_most_s: str) -> None:
     patience_s = float(at_least_s), float(at_most_s)
-    async with Inbox(PostgresJournal(journal) if journal.startswith("host=") else journal) as inbox:
+    kept = PostgresJournal(journal) if journal.startswith("host=") else SqliteJournal(journal)
+    async with kept, Inbox(kept) as inbox:  # it may be there before any client
         await Answerer(inbox, Log(Path(log)), life, float(share), patience_s).answer_all()
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
-from mcp_tasks_client.journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
+from mcp_tasks_client.journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
@@ -171,15 +171,14 @@ class ProcessJournal(Journal):
     async def records(
         self,
         scope: Scope | None,
-        *,
-        pending: bool = False,
-        asking: bool = False,
-        delivered_since: float | None = None,
+        **wanted: Any,
     ) -> list[TaskRecord]:
         await self._read()
-        return await self._records.records(
-            scope, pending=pending, asking=asking, delivered_since=delivered_since
-        )
+        return await self._records.records(scope, **wanted)
+
+    async def asking(self, scope: Scope | None) -> list[Asking]:
+        await self._read()
+        return await self._records.asking(scope)
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         await self._write()

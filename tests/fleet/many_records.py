@@ -137,7 +137,7 @@ async def _waiting(server: PostgresServer, count: int) -> list[str]:
 
         async def look(owner: str) -> None:
             """What a step of adopt() asks for that finds nothing new."""
-            await journal.records(scope, asking=True)
+            await journal.asking(scope)
             await journal.owners()
             await journal.take_pending(scope, owner, (), limit=25)
 
@@ -152,7 +152,7 @@ async def _waiting(server: PostgresServer, count: int) -> list[str]:
             f"UPDATE {SCHEMA}.records SET status = 'input_required' WHERE record_id IN "
             f"(SELECT record_id FROM {SCHEMA}.records LIMIT 1000)",
         )
-        asking, _ = await _timed(lambda: journal.records(scope, asking=True), 5)
+        asking, _ = await _timed(lambda: journal.asking(scope), 5)
         size = ask(server, f"SELECT pg_total_relation_size('{SCHEMA}.records')")
     return [f"{count:,}", f"{size / 2**20:.0f} MB", *cells, f"{asking:.0f} ms"]
 

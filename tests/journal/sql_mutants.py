@@ -112,7 +112,51 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "all is pending": Mutant("pending", " AND pending = 1"),
     "records come in the order in which they lie": Mutant("all", "ORDER BY created_at, sequence"),
     "of equal age the last comes first": Mutant("all", "created_at, sequence", "created_at, sequence DESC"),
-    "everything asks": Mutant("asking", " AND status IN ('input_required', 'gathering')"),
+    "everything asks": Mutant("asking", " AND stored.status IN ('input_required', 'gathering')"),
+    "what asks comes in the order in which it lies": Mutant(
+        "asking", "ORDER BY stored.created_at, ", "ORDER BY "
+    ),
+    "what was heeded is shown beside what asks": Mutant("asking", " AND instruction.heeded = 0"),
+    "what nobody has left anything for asks nothing": Mutant("asking", "LEFT JOIN", "JOIN"),
+    "what was left for others is shown beside what asks": Mutant(
+        "asking", "instruction.record_id = stored.record_id AND"
+    ),
+    "what was left is shown in the order of its names": Mutant(
+        "asking", "stored.sequence, instruction.sequence", "stored.sequence, instruction.name DESC"
+    ),
+    **{
+        f"{name}, among the {'pending ' if 'pending' in statement else ''}last ones": Mutant(
+            statement, old, new
+        )
+        for statement in ("latest", "latest_pending")
+        for name, old, new in (
+            ("a record comes twice", "(created_at, sequence) <", "(created_at, sequence) <="),
+            ("a record of equal age is left out", "coalesce((", "0 * coalesce(("),
+            ("what is as old as a time is older", ", 0))", ", 1000000000))"),
+            ("the oldest come first", "DESC, sequence DESC", ", sequence"),
+            ("of equal age the first is the last", "DESC, sequence DESC", "DESC, sequence"),
+            ("more come than are wanted", "LIMIT {:limit}", ""),
+            ("those at other servers come", "AND endpoint = coalesce({:endpoint}, endpoint) ", ""),
+            ("those of other principals come", "AND principal = coalesce({:principal}, principal)", ""),
+            ("those of other labels come", "= coalesce({:label}, label, '\\')", "= coalesce(label, '\\')"),
+            (
+                "those without a label have each label",
+                "coalesce(label, '\\') =",
+                "coalesce(label, {:label}, '\\') =",
+            ),
+            (
+                "those of other applications come",
+                "= coalesce({:application}, application",
+                "= coalesce(application",
+            ),
+            (
+                "those of no application are left out",
+                "coalesce(application, {:application}",
+                "coalesce(application",
+            ),
+        )
+    },
+    "what is not pending is among the pending last ones": Mutant("latest_pending", " AND pending = 1"),
     "what was delivered long ago is shown": Mutant(
         "delivered_since", "delivered_at >= {:delivered_since}", "delivered_at IS NOT NULL"
     ),

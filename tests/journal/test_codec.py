@@ -483,3 +483,20 @@ def test_what_is_empty_stays_so() -> None:
         assert encoded(nothing, RIGHT) == nothing
         for codec in (RIGHT, None):
             assert decoded(nothing, codec, "r") == nothing
+
+
+# ── a page of those that can be read ──────────────────────────────────────────────────────────────
+
+
+async def test_a_record_that_cannot_be_decoded_takes_no_place_in_a_page(stored: Stored) -> None:
+    with anyio.fail_after(30):
+        async with stored(RIGHT) as mine, stored(WRONG) as others:
+            given = [record(record_id=f"{number:02}", created_at=float(number)) for number in range(12)]
+            for number, one in enumerate(given):
+                await (mine if number % 5 == 0 else others).save(one)
+            assert await mine.records(SCOPE, limit=2) == [given[5], given[10]]
+            assert await mine.records(SCOPE, limit=2, before=given[5]) == [given[0]]
+            assert await mine.records(SCOPE, limit=1, before=given[10]) == [given[5]]
+            assert (
+                await others.records(SCOPE, limit=7) == [one for one in given if one not in given[::5]][-7:]
+            )

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "open": (),
+    "open_existing": (),
     "aclose": (),
     "aclose_soon": (),
     "claim": (record(),),
@@ -39,6 +40,7 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "by_id": ("r",),
     "by_task_id": (SCOPE, "t"),
     "records": (SCOPE,),
+    "asking": (SCOPE,),
     "prune": (1.0, 2.0, {"b/1"}),
     "renew": (lease("a"),),
     "keep_renewing": (None,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import re
 import signal
@@ -1628,6 +1629,16 @@ def plan(connection: sqlite3.Connection, statement: str, *, rows: int = 1) -> li
     return [step[3] for step in found]
 
 
+MANY_MORE: Final = """
+    WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+    INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
+    owner, fence, :created_at, updated_at, 1.0, state, task_id, status, 0,
+    NULL, NULL, NULL, NULL, NULL, scope, NULL
+    FROM records JOIN n WHERE sequence = 1
+"""
+"""Records that are over, like the first one."""
+
+
 class TestQueries(OneLoop):
     @pytest.mark.parametrize(
         ("statement", "step"),
@@ -1636,7 +1647,9 @@ class TestQueries(OneLoop):
             ("free", "SEARCH records USING INDEX records_pending (scope=?)"),
             ("by_task_id", "SEARCH records USING INDEX records_by_task (scope=? AND task_id=?)"),
             ("all", "SEARCH records USING INDEX records_by_task (scope=?)"),
-            ("asking", "SEARCH records USING INDEX records_asking (scope=?)"),
+            ("latest", "SEARCH records USING INDEX records_by_scope (scope=? AND created_at<?)"),
+            ("latest_pending", "SEARCH records USING INDEX records_pending (scope=? AND created_at<?)"),
+            ("asking", "SEARCH stored USING INDEX records_asking (scope=?)"),
             ("mine", "SEARCH records USING INDEX records_pending (scope=?)"),
             ("record", "SEARCH records USING INDEX sqlite_autoindex_records_1 (record_id=?)"),
         ],
@@ -1701,14 +1714,17 @@ class TestQueries(OneLoop):
         await write(path, *[record(state=observing()) for _ in range(3)])
         with raw(path) as connection:
             few = {which: steps(connection, "pending", in_scope=which) for which in (True, False)}
-            connection.execute(
-                """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-                INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
-                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0,
-                NULL, NULL, NULL, NULL, NULL, scope, NULL
-                FROM records JOIN n WHERE sequence = 1"""
-            )
+            connection.execute(MANY_MORE, {"created_at": 1_800_000_000.25})
             assert {which: steps(connection, "pending", in_scope=which) for which in few} == few
+            assert steps(connection, "all", in_scope=True) > 2000
+
+    async def test_the_last_ones_cost_nothing_for_the_older_ones(self, path: Path) -> None:
+        """Likewise."""
+        await write(path, *[record(created_at=9.0, state=finished(), delivered_at=9.0) for _ in range(5)])
+        with raw(path) as connection:
+            few = {which: steps(connection, "latest", in_scope=which) for which in (True, False)}
+            connection.execute(MANY_MORE, {"created_at": 1.0})
+            assert {which: steps(connection, "latest", in_scope=which) for which in few} == few
             assert steps(connection, "all", in_scope=True) > 2000
 
     async def test_people_can_look_at_it_with_any_sqlite_shell(self, path: Path) -> None:
@@ -1735,7 +1751,8 @@ def steps(connection: sqlite3.Connection, statement: str, *, in_scope: bool) -> 
         nonlocal counted
         counted += 1
 
-    query, arguments = STATEMENTS(statement, in_scope=in_scope).text, {"scope": scope_digest(SCOPE)}
+    query = STATEMENTS(statement, in_scope=in_scope).text
+    arguments = defaultdict(lambda: None, scope=scope_digest(SCOPE), before_at=math.inf, limit=5)
     connection.execute(query, arguments).fetchall()  # reads the schema, the first time
     connection.set_progress_handler(step, 1)
     connection.execute(query, arguments).fetchall()

@@ -37,6 +37,7 @@ from mcp_types import (
 
 from mcp_tasks_client import (
     BlockingInbox,
+    BlockingQuestion,
     BlockingTaskHandle,
     BlockingTasksClient,
     ConnectionLostError,
@@ -461,6 +462,12 @@ async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
         assert_type(inbox, Inbox)
         found = await inbox.records(endpoint="one", principal="ada", pending=True, label="lunch")
         assert_type(found, list[TaskRecord])
+        await inbox.records(limit=50, before=record)
+        await inbox.records(limit=50, before=record.created_at)
+        await inbox.records(limit="50")  # type: ignore[arg-type]
+        assert_type(await inbox.question("record-0123456789abcdef"), Question | None)
+        assert_type(inbox.asked(endpoint="one", principal="ada", label="lunch"), AsyncIterator[Question])
+        assert_type(inbox.ended(label="lunch"), AsyncIterator[TaskRecord])
         for question in await inbox.questions(endpoint="one", principal="ada", label="lunch"):
             assert_type(question, Question)
             await question.accept({"version": "1.2"})
@@ -479,7 +486,14 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
     with BlockingInbox(path, principal="ada") as inbox:
         assert_type(inbox, BlockingInbox)
         assert_type(inbox.records(pending=True), list[TaskRecord])
-        assert_type(inbox.questions(label="lunch"), list[Question])
+        assert_type(inbox.records(limit=50, before=record), list[TaskRecord])
+        assert_type(inbox.asked(label="lunch"), Iterator[BlockingQuestion])
+        assert_type(inbox.ended(), Iterator[TaskRecord])
+        for question in inbox.questions(label="lunch"):
+            assert_type(question, BlockingQuestion)
+            assert_type(question.label, str | None)
+            assert_type(question.accept({"version": "1.2"}), None)
+            assert_type(inbox.question(question.question_id), BlockingQuestion | None)
         inbox.cancel(record)
         assert_type(inbox.is_driven(record), bool)
         assert_type(inbox.prune(), int)
@@ -585,6 +599,8 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     with handle.outcome(timeout=5, raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
     handle.acknowledge()
+    assert_type(handle.questions(), list[BlockingQuestion])
+    assert_type(client.questions(), list[BlockingQuestion])
     client.acknowledge(client.records()[0])
     assert_type(handle.updates(), Iterator[Task])
     for task in handle.updates():

@@ -24,8 +24,17 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 __all__ = [
-    *("SHORTEST_ANSWER_S", "Backend", "Connection", "NotEnrolled", "connect", "describe", "end_backend"),
-    *("explain", "is_lost", "make_tables", "may_pass", "parse", "send_all"),
+    *("SHORTEST_ANSWER_S", "Backend", "Connection", "NotEnrolled", "check_tables", "connect", "describe"),
+    *(
+        "end_backend",
+        "explain",
+        "find_missing_right",
+        "is_lost",
+        "make_tables",
+        "may_pass",
+        "parse",
+        "send_all",
+    ),
 ]
 
 VERSION: Final = 1
@@ -287,6 +296,47 @@ def make_tables(connection: Connection, schema: str) -> None:
         script = script.replace("{schema}.", f'"{schema}".').replace("{schema}", schema)
         connection.execute(script.encode())
         connection.execute(f"INSERT INTO \"{schema}\".meta VALUES ('version', '{VERSION}')".encode())
+
+
+def check_tables(connection: Connection, schema: str, name: str) -> None:
+    """See that a schema has the tables of a journal.
+
+    Raises:
+        JournalError: It has none.
+        JournalSchemaError: As from :func:`make_tables`.
+        psycopg.Error: See :func:`explain`.
+    """
+    if _version(connection, schema) == 0:
+        raise JournalError(
+            f"there is no journal {name}, and an inbox makes none; check the address and schema=, or first "
+            "start the program whose client makes the journal, or make one by opening a PostgresJournal"
+        )
+
+
+def find_missing_right(connection: Connection, schema: str, name: str) -> JournalError | None:
+    """Say which rights of a writer the user lacks; ``None``: it lacks none that each writer needs.
+
+    Raises:
+        psycopg.Error: See :func:`explain`.
+    """
+    lacked, user, read_only = connection.execute(
+        """SELECT string_agg(kind, ', '), current_user, current_setting('transaction_read_only')
+        FROM unnest(ARRAY['INSERT', 'UPDATE', 'DELETE']) AS kind
+        WHERE NOT has_table_privilege(%s, kind)""",
+        (f'"{schema}".writers',),
+    ).fetchall()[0]
+    if lacked is not None:
+        return JournalError(
+            f"the journal {name} may only be read here: the user {user} has no right to {lacked} in the "
+            f"schema {schema}; grant SELECT, INSERT, UPDATE and DELETE on its tables, or answer, cancel and "
+            "acknowledge as a user who has them"
+        )
+    if read_only == "on":
+        return JournalError(
+            f"the journal {name} may only be read here: the sessions of the user {user} are read-only; take "
+            "default_transaction_read_only away, or answer, cancel and acknowledge as another user"
+        )
+    return None
 
 
 def _is_there(connection: Connection, schema: str) -> bool:

@@ -103,8 +103,16 @@ class PostgresJournal(SqlJournal):
     def __repr__(self) -> str:
         return f"PostgresJournal({self._name})"
 
-    def _enter(self) -> Medium:
-        return self._join(self, self._identity, self._make)
+    async def open_existing(self) -> None:
+        """Open the journal that is there; without the right to write it, for reading alone. Nothing is made.
+
+        Raises:
+            JournalError: There is no journal in the schema. Besides, as from :meth:`open`.
+        """
+        await self._open(existing=True)
+
+    def _enter(self, *, existing: bool) -> Medium:
+        return self._join(self, self._identity, partial(self._make, existing=existing))
 
     async def follow(self, record_id: str) -> None:
         """Have listeners told when a call ends."""

@@ -36,7 +36,9 @@ CREATE TABLE {schema}.records (
 
 CREATE UNIQUE INDEX records_by_key ON {schema}.records (key) WHERE key IS NOT NULL;
 
-CREATE INDEX records_by_scope ON {schema}.records (scope, created_at);
+-- The last ones of a scope, or of all, without a sort.
+CREATE INDEX records_by_scope ON {schema}.records (scope, created_at, sequence);
+CREATE INDEX records_by_age ON {schema}.records (created_at, sequence);
 
 -- Partial, so that looking for them costs what is pending and not what ever was.
 CREATE INDEX records_pending ON {schema}.records (scope, created_at, sequence) WHERE pending = 1;

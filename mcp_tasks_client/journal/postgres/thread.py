@@ -40,8 +40,10 @@ from .database import (
     Backend,
     Connection,
     NotEnrolled,
+    check_tables,
     end_backend,
     explain,
+    find_missing_right,
     is_lost,
     make_tables,
     may_pass,
@@ -92,6 +94,7 @@ class PostgresThread(JournalThread):
         schema: The schema of the journal.
         outage_s: Seconds for which works wait while the database is away.
         timing: Of the thread.
+        existing: Whether nothing is to be made, and no right to write is needed.
     """
 
     def __init__(
@@ -102,7 +105,10 @@ class PostgresThread(JournalThread):
         schema: str,
         outage_s: float,
         timing: Timing,
+        *,
+        existing: bool = False,
     ) -> None:
+        self._existing = existing
         self._make_connection = connect
         self._schema = schema
         self._statements = Statements(POSTGRES, f'"{schema}"', channel=schema)
@@ -148,7 +154,8 @@ class PostgresThread(JournalThread):
             with closing(self._connection), suppress(psycopg.Error):
                 if names:
                     self._transact([Job(release(names), None)])
-                _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
+                if self._writer_id is not None:
+                    _execute(self._connection, self._statements("leave"), writer_id=self._writer_id)
 
     def _tidy_up(self) -> None:
         """Nothing is tidied up. The server does."""
@@ -314,7 +321,10 @@ class PostgresThread(JournalThread):
             self._unsettled = None
             if row is None:
                 self._writer_id = None
-        if self._writer_id is None:
+        if self._existing and self._writer_id is None:
+            check_tables(connection, self._schema, str(self._name))
+            self._read_only = find_missing_right(connection, self._schema, str(self._name))
+        if self._writer_id is None and self._read_only is None:
             make_tables(connection, self._schema)
             writer_id, at = str(uuid.uuid4()), elapsed_s()
             (shown,) = _execute(connection, self._statements("enrol"), writer_id=writer_id).fetchall()[0]

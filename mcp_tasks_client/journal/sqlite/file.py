@@ -21,7 +21,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import cache, lru_cache, partial
 from importlib import resources
@@ -32,13 +32,16 @@ from ...errors import JournalCorruptError, JournalError, JournalLockedError, Jou
 
 __all__ = [
     "APPLICATION_ID",
+    "check_readable",
     "check_sqlite",
     "close_untouched",
     "connect",
     "explain",
+    "find_missing_right",
     "give_back",
     "identity",
     "identity_of_log",
+    "read_unwritable",
     "schema_sql",
 ]
 
@@ -136,6 +139,82 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
             time.sleep(_RETRY_S)
 
 
+def find_missing_right(path: Path) -> JournalError | None:
+    """Say which right to write an existing journal this process lacks; ``None``: it lacks none.
+
+    Raises:
+        JournalError: There is no journal, or it cannot be seen.
+    """
+    try:
+        size = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        size = 0
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    if size == 0:
+        logs = _logs(path)
+        if logs and logs[0].name.endswith("-wal"):
+            raise _orphaned(path, logs[0])
+        raise JournalError(
+            f"there is no journal at {path}, and an inbox makes none; check the path, or first start the "
+            "program whose client makes the journal, or make one by opening a SqliteJournal"
+        )
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        if file.exists() and not os.access(file, os.W_OK):
+            return _read_only(path, f"this process has no right to write the file {file.name}")
+        if not file.exists() and not os.access(path.parent, os.W_OK):
+            return _read_only(path, f"this process has no right to write to the folder {path.parent}")
+    return None
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a file that may only be read for what it is, as :func:`connect` does.
+
+    Raises:
+        JournalError: The file is refused.
+        sqlite3.Error: See :func:`explain`.
+        OSError: Likewise.
+    """
+    check_sqlite()
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, os.strerror(errno.EACCES))
+    _look(path, writes=False)
+
+
+def read_unwritable(path: Path, busy_timeout_s: float, read: Callable[[sqlite3.Connection], None]) -> None:
+    """Read a file that this process may not write, over a connection that is made for it.
+
+    Beside a log, SQLite reads what is committed to the log, by the index (-shm) that its writers share.
+    Without a log the file is complete, but SQLite would make a log to read it, which a writer of another user
+    could not open. So SQLite is told that the file does not change. A file that has changed all the same is
+    read once more.
+
+    Args:
+        path: Of the file.
+        busy_timeout_s: Seconds to wait for a lock.
+        read: Reads. It may be called several times, and the last time counts.
+
+    Raises:
+        sqlite3.Error: See :func:`explain`.
+    """
+    while True:
+        state = _state_without_log(path)
+        with closing(
+            _open(path, "mode=ro" if state is None else "mode=ro&immutable=1", timeout_s=busy_timeout_s)
+        ) as connection:
+            read(connection)
+        if state == _state_without_log(path):
+            return
+
+
+def _state_without_log(path: Path) -> tuple[int, ...] | None:
+    """Tells a file from itself once it was written; ``None`` if there is a log beside it."""
+    if any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal")):
+        return None
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def identity(path: Path) -> tuple[int, int] | None:
     """Tells the file at ``path`` from another put in its place; ``None`` if there is none."""
     try:
@@ -171,11 +250,13 @@ def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
     return bool(free - pages > 2 * keep)
 
 
-def explain(error: Exception, path: Path | str) -> JournalError:
+def explain(error: Exception, path: Path | str, *, writes: bool = True) -> JournalError:
     """The error to raise for one of SQLite's or the system's, with what to do next.
 
-    Always a new one, as one failed commit is raised by everybody who waited for it.
+    Always a new one, as one failed commit is raised by everybody who waited for it. ``writes`` is false where
+    the file is only read.
     """
+    inaccessible = _unwritable if writes else _unreadable
     if isinstance(error, JournalError):
         return type(error)(str(error))
     match getattr(error, "sqlite_errorcode", 0):
@@ -199,9 +280,9 @@ def explain(error: Exception, path: Path | str) -> JournalError:
                 "call with that key to have its result"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return _unwritable(path, str(error))
+            return inaccessible(path, str(error))
     if isinstance(error, OSError):
-        return _unwritable(path, error.strerror or str(error))
+        return inaccessible(path, error.strerror or str(error))
     return JournalError(
         f"the journal {path} could not be read or written ({type(error).__name__}: {error}); "
         "check its disk, and try again or use another path"
@@ -231,6 +312,20 @@ def _unwritable(path: Path | str, why: str) -> JournalError:
     return JournalError(
         f"the journal {path} cannot be opened for writing ({why}); "
         "check who owns it and its folder, or give another path by journal="
+    )
+
+
+def _unreadable(path: Path | str, why: str) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be read ({why}); have its owner let this process read the file, its "
+        "folder, and its log if there is one (-wal and -shm), or give another path by journal="
+    )
+
+
+def _read_only(path: Path, why: str) -> JournalError:
+    return JournalError(
+        f"the journal {path} may only be read here: {why}; have its owner give that right, or answer, cancel "
+        "and acknowledge in a process that has it"
     )
 
 
@@ -271,7 +366,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _look(path: Path) -> None:
+def _look(path: Path, *, writes: bool = True) -> None:
     """Refuse what is not ours, before SQLite could change it or put anything beside it."""
     logs = _logs(path)  # asked first: a log that appears later is somebody's who writes at this moment
     found = path.stat()
@@ -286,7 +381,7 @@ def _look(path: Path) -> None:
         _warn_of_folder(path.parent)
     if kind := _shared_file_system(path):
         _warn_of_file_system(path.parent, kind)
-    if not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
+    if writes and not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
         raise _unwritable(path, os.strerror(errno.EACCES))
     if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
         raise _damaged(path, f"{found.st_size} bytes")

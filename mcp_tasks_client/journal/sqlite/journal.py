@@ -66,11 +66,11 @@ class SqliteJournal(SqlJournal):
         self._busy_timeout_s = busy_timeout_s
         super().__init__(self._path, codec, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
         # Here, since opening happens in an event loop, and fails with a JournalError or not at all.
-        from .thread import (
-            SqliteThread,
-        )  # imported on use, and SQLite with it: a PostgresJournal needs neither
+        # Imported on use, and SQLite with it: a PostgresJournal needs neither.
+        from .thread import SqliteThread, thread_of_existing
 
         self._make = partial(SqliteThread, self._file, busy_timeout_s, self._timing)
+        self._make_existing = partial(thread_of_existing, self._file, busy_timeout_s, self._timing)
         self._join = SqliteThread.joined
 
     @property
@@ -86,8 +86,16 @@ class SqliteJournal(SqlJournal):
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self._path)!r})"
 
-    def _enter(self) -> Medium:
-        return self._join(self, self._file, self._make)
+    async def open_existing(self) -> None:
+        """Open the file that is there; without the right to write it, for reading alone. Nothing is made.
+
+        Raises:
+            JournalError: There is no journal. Besides, as from :meth:`open`.
+        """
+        await self._open(existing=True)
+
+    def _enter(self, *, existing: bool) -> Medium:
+        return self._join(self, self._file, self._make_existing if existing else self._make)
 
 
 def _users_own() -> Path:

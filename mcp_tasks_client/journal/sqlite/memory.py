@@ -47,7 +47,7 @@ class MemoryJournal(SqlJournal):
         # Not at exit, when a thread of the host may still use it.
         weakref.finalize(self, self._memory.close).atexit = False
 
-    def _enter(self) -> Medium:
+    def _enter(self, *, existing: bool) -> Medium:
         return self._memory
 
     async def aclose(self) -> None:
@@ -78,7 +78,7 @@ class _Memory(Medium):
         """Forget everything."""
         self._connection.close()
 
-    async def wait_until_open(self) -> None:
+    async def wait_until_open(self, *, existing: bool) -> None:
         """Return: it is open."""
 
     async def leave(self, journal: object) -> None:

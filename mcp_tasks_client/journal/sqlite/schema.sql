@@ -40,6 +40,11 @@ CREATE TABLE records (
 
 CREATE UNIQUE INDEX records_by_key ON records (key) WHERE key IS NOT NULL;
 
+-- The last ones of a scope, or of all, without a sort. For statements that say "sequence > 0", as is true of each row:
+-- for others SQLite would rather go through all rows in this order than sort a few.
+CREATE INDEX records_by_scope ON records (scope, created_at) WHERE sequence > 0;
+CREATE INDEX records_by_age ON records (created_at) WHERE sequence > 0;
+
 -- Partial, so that a restart costs as much as there is pending, however many records were delivered before.
 CREATE INDEX records_pending ON records (scope, created_at) WHERE pending = 1;
 CREATE INDEX records_asking ON records (scope, created_at) WHERE status IN ('input_required', 'gathering');

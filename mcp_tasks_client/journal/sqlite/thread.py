@@ -18,9 +18,19 @@ from ..medium import Timing
 from ..thread import JournalThread
 from ..work import Found, Job, note_results, release
 from .execution import execute, runs_of
-from .file import close_untouched, connect, explain, give_back, identity, identity_of_log
+from .file import (
+    check_readable,
+    close_untouched,
+    connect,
+    explain,
+    find_missing_right,
+    give_back,
+    identity,
+    identity_of_log,
+    read_unwritable,
+)
 
-__all__ = ["SqliteThread"]
+__all__ = ["SqliteReader", "SqliteThread", "thread_of_existing"]
 
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
@@ -30,6 +40,19 @@ _AT_ONCE_S: Final = 0.1
 """Seconds after which a work counts as one that has waited for another."""
 
 _BUSY_PAUSE_S: Final = 0.02
+
+
+def thread_of_existing(path: Path, busy_timeout_s: float, timing: Timing) -> SqliteThread:
+    """A thread for the file that is there, by the rights that this process has.
+
+    Raises:
+        JournalError: There is none.
+    """
+    missing = find_missing_right(path)
+    if missing is None:
+        return SqliteThread(path, busy_timeout_s, timing)
+    return SqliteReader(path, busy_timeout_s, timing, missing)
+
 
 _Done: TypeAlias = "tuple[list[Job[Any]], Found | Exception | None]"
 """A run with its results, or with its error."""
@@ -175,6 +198,56 @@ class SqliteThread(JournalThread):
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         seen, self._seen_version = self._seen_version, version
         return bool(seen != version)
+
+
+class SqliteReader(SqliteThread):
+    """A file that this process may only read, and the thread that reads it.
+
+    Each time that there is something to read it opens the file anew, and leaves nothing beside it.
+
+    Args:
+        path: The file, without symbolic links.
+        busy_timeout_s: Seconds to wait while another process holds the file.
+        timing: Of the thread.
+        missing: Says which right to write is missing.
+    """
+
+    def __init__(self, path: Path, busy_timeout_s: float, timing: Timing, missing: JournalError) -> None:
+        super().__init__(path, busy_timeout_s, timing)
+        self._read_only = missing
+
+    def explain(self, error: Exception) -> JournalError:
+        """The error to raise for one of SQLite's; see :func:`.file.explain`."""
+        return explain(error, self._path, writes=False)
+
+    def _open(self) -> None:
+        check_readable(self._path)
+        self._file = identity(self._path)
+
+    def _carry_out(self, jobs: list[Job[Any]]) -> None:
+        done: list[_Done] = []
+
+        def read(connection: sqlite3.Connection) -> None:
+            self._connection = connection
+            done[:] = [(run, self._try(run)) for run in runs_of(jobs)]
+
+        try:
+            read_unwritable(self._path, self._busy_timeout_s, read)
+        except Exception as error:
+            for job in jobs:
+                job.error = error
+            return
+        for run, found in done:
+            _note(run, found)
+
+    def _may_have_changed(self) -> bool:
+        return True
+
+    def _tidy_up(self) -> None:
+        """Nothing is tidied up."""
+
+    def _close(self, names: list[str]) -> None:
+        """Nothing is open."""
 
 
 def _note(run: list[Job[Any]], found: Found | Exception | None) -> None:

@@ -89,6 +89,30 @@ class CrossingTests:
         assert await heard.wait_for(given.record_id)
         stop()
 
+    async def test_what_asks_is_read_at_one_moment_with_what_was_left_for_it(
+        self, pair: tuple[Journal, Journal]
+    ) -> None:
+        """An instruction is among those that were left, or part of the state."""
+        first, second = pair
+        await first.save(given := record(state=observing(status="input_required"), updated_at=0.0))
+        rounds, left, over = 50, [0], anyio.Event()
+
+        async def answer_and_heed() -> None:
+            for number in range(1, rounds + 1):
+                instruction = Instruction(str(number), "{}", 7.0)
+                await first.instruct(given.record_id, instruction)
+                left[0] = number
+                heeded = instruction._replace(heeded=True)
+                await first.save(replace(given, updated_at=float(number)), known=True, heeded=heeded)
+            over.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer_and_heed)
+            while not over.is_set():
+                before = left[0]
+                (asking,) = await second.asking(SCOPE)
+                assert asking.record.updated_at >= before or str(before) in asking.left
+
     async def test_a_lease_is_renewed_whenever_it_is_due_until_it_is_released(
         self, pair: tuple[Journal, Journal]
     ) -> None:

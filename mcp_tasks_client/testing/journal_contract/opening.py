@@ -26,6 +26,7 @@ CALLS: Final[tuple[Callable[[Journal], Awaitable[object]], ...]] = (
     lambda journal: journal.by_id("r"),
     lambda journal: journal.by_task_id(SCOPE, "t"),
     lambda journal: journal.records(SCOPE),
+    lambda journal: journal.asking(SCOPE),
     lambda journal: journal.prune(1.0, 1.0),
     lambda journal: journal.renew(lease("a")),
     lambda journal: journal.owners(),
@@ -92,6 +93,26 @@ class OpeningTests:
                 assert await following.instructions(given.record_id) == [left]
                 for _ in range(3):
                     await following.aclose()
+
+    async def test_what_is_there_is_opened_for_those_who_look(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        """And who may write, writes."""
+        given, later = record(), record()
+        with anyio.fail_after(30):
+            async with make_journal() as journal:
+                await journal.save(given)
+            for looking in (journal, make_journal()):
+                for _ in range(2):
+                    await looking.open_existing()
+                await looking.aclose()
+                assert given in await looking.records(SCOPE)
+                await looking.save(later)
+                await looking.aclose()
+                with pytest.raises(JournalError, match="not open"):
+                    await looking.records(SCOPE)
+            async with journal:
+                assert await journal.records(SCOPE) == [given, later]
 
     async def test_left_without_waiting_it_is_closed_and_can_be_opened_again(
         self, make_journal: Callable[[], Journal]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import anyio
 import pytest
 
-from ...journal.base import Journal
-from ...machine.record import Origin, Scope, dump_state
+from ...journal.base import Instruction, Journal
+from ...machine.record import Origin, Scope, TaskRecord, dump_state
 from ...machine.states import (
     Calling,
     Cancelled,
@@ -270,8 +271,25 @@ class ListTests:
         for one in given:
             await journal.save(one)
 
-        assert await journal.records(SCOPE, asking=True) == [given[1], given[0]], "oldest first"
-        assert await journal.records(None, asking=True) == [given[1], given[0], given[2]]
+        assert [one.record for one in await journal.asking(SCOPE)] == [given[1], given[0]], "oldest first"
+        assert [one.record for one in await journal.asking(None)] == [given[1], given[0], given[2]]
+
+    async def test_what_asks_is_found_with_the_names_of_what_was_left_for_it(self, journal: Journal) -> None:
+        asks = observing(status="input_required")
+        first, second, third = (record(state=asks, created_at=float(number)) for number in range(3))
+        for one in (first, second, third):
+            await journal.save(one)
+        left = [Instruction(name, "{}", 7.0) for name in ("b", f"a{SURROGATE}\0", "cancel")]
+        for instruction in left:
+            await journal.instruct(first.record_id, instruction)
+        await journal.instruct(second.record_id, left[0])
+        await journal.save(second, known=True, heeded=left[0]._replace(body="a digest", heeded=True))
+        await journal.follow(third.record_id)
+
+        found = await journal.asking(SCOPE)
+
+        assert [one.record for one in found] == [first, second, third]
+        assert [list(one.left) for one in found] == [[one.name for one in left], [], []]
 
     async def test_all_that_is_asked_for_holds_of_each_record(self, journal: Journal) -> None:
         asks = record(state=observing(status="input_required"), created_at=1.0)
@@ -279,12 +297,100 @@ class ListTests:
         delivered = record(state=finished(), delivered_at=9.0, created_at=3.0)
         for one in (asks, gathers, delivered):
             await journal.save(one)
-        assert await journal.records(SCOPE, asking=True) == [asks, gathers]
-        assert await journal.records(SCOPE, asking=True, pending=True) == [asks]
-        assert await journal.records(SCOPE, asking=True, delivered_since=1.0) == []
+        assert await journal.records(SCOPE, pending=True) == [asks]
         assert await journal.records(SCOPE, pending=True, delivered_since=1.0) == []
+        assert await journal.records(SCOPE, pending=True, limit=1) == [asks]
+        assert await journal.records(SCOPE, pending=True, before=asks) == []
+        assert await journal.records(SCOPE, delivered_since=1.0, limit=1) == [delivered]
+        assert await journal.records(SCOPE, delivered_since=1.0, before=delivered) == []
+        assert await journal.records(SCOPE, delivered_since=9.5, limit=1) == []
         with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
             await journal.records(SCOPE, delivered_since=float("nan"))
+
+    @pytest.mark.parametrize("scope", [SCOPE, None], ids=["of a scope", "of all"])
+    @pytest.mark.parametrize("pending", [False, True])
+    async def test_the_last_ones_come_in_pages_and_each_once(
+        self, journal: Journal, scope: Scope | None, pending: bool
+    ) -> None:
+        """In the order of all, also among those of equal age."""
+        times = [2.0, 1.0, 2.0, 0.5, 1.0, 2.0, 2.0]
+        for time in times:
+            await journal.save(record(created_at=time, state=observing()))
+        await journal.save(record(created_at=1.5, state=observing(), scope=Scope("https://x.example/")))
+        await journal.save(record(created_at=1.5, state=finished(), delivered_at=9.0))
+        every = await journal.records(scope, pending=pending)
+        assert len(every) == len(times) + (not pending) + (scope is None)
+
+        for size in (1, 2, 3, len(every), len(every) + 1):
+            pages: list[list[TaskRecord]] = []
+            before: TaskRecord | None = None
+            while page := await journal.records(scope, pending=pending, limit=size, before=before):
+                pages.append(page)
+                before = page[0]
+            assert [one for page in reversed(pages) for one in page] == every
+            assert all(len(page) == size for page in pages[:-1])
+        assert await journal.records(scope, pending=pending, before=every[3]) == every[:3]
+
+    @pytest.mark.parametrize("pending", [False, True])
+    async def test_a_place_is_a_record_or_a_time(self, journal: Journal, pending: bool) -> None:
+        given = [record(created_at=time, state=observing()) for time in (1.0, 2.0, 2.0, 3.0)]
+        for one in given:
+            await journal.save(one)
+        records = partial(journal.records, SCOPE, pending=pending)
+        assert await records(before=2.0) == given[:1]
+        assert await records(before=2.5, limit=2) == given[1:3]
+        assert await records(before=given[2]) == given[:2]
+        await journal.remove(given[2])
+        assert await records(before=given[2]) == given[:1], "it stands for its time"
+        for no_time in (float("nan"), replace(given[0], created_at=float("nan"))):
+            with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+                await journal.records(SCOPE, before=no_time)
+
+    @pytest.mark.parametrize("limit", [None, 1, 2])
+    @pytest.mark.parametrize("pending", [False, True])
+    async def test_records_are_found_by_what_people_know_of_them(
+        self, journal: Journal, pending: bool, limit: int | None
+    ) -> None:
+        """A limit counts those that are found."""
+        given = [
+            record(
+                scope=Scope(endpoint, principal),
+                label=label,
+                application=application,
+                state=observing() if is_pending else finished(),
+                delivered_at=None if is_pending else 9.0,
+            )
+            for endpoint in ("a", "b\\")
+            for principal in ("", "ada")
+            for label, application in ((None, None), ("", "x"), ("é\\", "y"), ("lunch", None))
+            for is_pending in (True, False)
+        ]
+        for one in given:
+            await journal.save(one)
+        wanted: list[dict[str, Any]] = [
+            *({"endpoint": text} for text in ("a", "b\\", "b", "")),
+            *({"principal": text} for text in ("", "ada", "a")),
+            *({"label": text} for text in ("", "é\\", "lunch", "\\", "lunch ")),
+            *({"application": text} for text in ("x", "y", "", "\\")),
+            {"endpoint": "a", "principal": "ada", "label": "lunch", "application": "x"},
+        ]
+        for by in wanted:
+            found = [
+                one
+                for one in given
+                if by.get("endpoint") in (None, one.scope.endpoint)
+                and by.get("principal") in (None, one.scope.principal)
+                and by.get("label") in (None, one.label)
+                and ("application" not in by or one.application in (None, by["application"]))
+                and (one.pending or not pending)
+            ]
+            expected = found if limit is None else found[-limit:]
+            assert await journal.records(None, pending=pending, limit=limit, **by) == expected, by
+            for scope in {one.scope for one in given}:
+                mine = [one for one in found if one.scope == scope]
+                assert await journal.records(scope, pending=pending, **by) == mine, by
+        with pytest.raises(TypeError):
+            await journal.records(None, label=7)  # type: ignore[arg-type]
 
     async def test_the_records_of_all_scopes_are_those_of_none_in_particular(self, journal: Journal) -> None:
         others = [Scope("https://other.example/"), replace(SCOPE, principal="bob"), SCOPE]

@@ -12,7 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ...errors import DrivenElsewhereError, JournalError
-from ...journal.base import Journal
+from ...journal.base import Asking, Journal
 from ...machine.record import Origin, Scope, TaskRecord
 from ...machine.states import Calling, Completed, OutcomeUnknown
 from ..samples import SCOPE, everybody, finished, observing, only, record, with_key
@@ -110,16 +110,16 @@ class SaveTests:
         await save(working := replace(given, state=observing(ttl_ms=1_000), owner="a/1"))
         assert await journal.by_task_id(SCOPE, "task-1") == working
         assert await journal.records(SCOPE, pending=True) == [working]
-        assert await journal.records(SCOPE, asking=True) == []
+        assert await journal.asking(SCOPE) == []
 
         await save(asks := replace(working, state=observing(status="input_required"), updated_at=2.0))
-        assert await journal.records(SCOPE, asking=True) == [asks]
+        assert await journal.asking(SCOPE) == [Asking(asks, [])]
         journal.deliver(9.0, {given.record_id: 0})
         assert await only(journal) == asks, "it is no outcome"
 
         await save(ended := replace(asks, state=finished(), owner=None))
         assert await only(journal) == ended
-        assert await journal.records(SCOPE, asking=True) == []
+        assert await journal.asking(SCOPE) == []
         journal.deliver(9.0, {given.record_id: 0})
         assert await journal.records(SCOPE, pending=True) == []
         assert await journal.records(SCOPE, delivered_since=9.0) == [

@@ -86,10 +86,9 @@ class Interruptible(PostgresJournal):
         """Suspend the process at a moment of its next look."""
         self._moment, self._until = self._chance.choice(MOMENTS), time.monotonic() + self._place.lease_s
 
-    async def records(self, *args: Any, **options: Any) -> Any:
-        found = await super().records(*args, **options)
-        if options.get("asking"):
-            self._suspend("asking")
+    async def asking(self, *args: Any) -> Any:
+        found = await super().asking(*args)
+        self._suspend("asking")
         return found
 
     async def owners(self, *names: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
-from mcp_tasks_client import Inbox, TasksClient
+from mcp_tasks_client import Inbox, SqliteJournal, TasksClient
 
 from ..answering import answering
 from ..lives import LIMIT_S, Lives, takeovers
@@ -120,8 +120,12 @@ async def _start(processes: Workers, numbers: range) -> None:
 
 async def _start_by_host(processes: Workers, numbers: range, through: Through) -> None:
     """Make calls by a host's own client, and go away from each when it has become a task."""
-    journal = str(processes.journal)
-    async with Inbox(journal) as inbox, opened(through, processes.url, journal, "0") as session:
+    journal = SqliteJournal(processes.journal)
+    async with (
+        journal,
+        Inbox(journal) as inbox,
+        opened(through, processes.url, str(processes.journal), "0") as session,
+    ):
         for number in numbers:
             had = {record.record_id for record in await inbox.records()}
             async with anyio.create_task_group() as tasks:
