@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 from .aio.host_code import call_host
 from .aio.own_task import OwnTask
 from .aio.uncut import run_to_its_end
-from .engine.adoption import Adoption
+from .engine.adoption import Adoption, check_limit
 from .engine.cancellation import OnAbandon
 from .engine.delivery import Store, deliver, deliver_for_all
 from .engine.endpoint import Endpoint
@@ -405,6 +405,7 @@ class TasksClient:
         for name, function in (("store", store), ("client_of", client_of)):
             if not (callable(function) or (function is None and name == "client_of")):
                 raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+        check_limit(limit)
         endpoint = self._opened()
         own = partial(deliver, endpoint, store, limit)
         if client_of is None:

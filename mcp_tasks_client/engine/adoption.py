@@ -24,7 +24,7 @@ from .endpoint import Endpoint
 from .environment import LEASE_S, Environment
 from .live_call import LiveCall, Theirs
 
-__all__ = ["Adoption", "pause_between_looks"]
+__all__ = ["Adoption", "check_limit", "pause_between_looks"]
 
 HandleT = TypeVar("HandleT")
 
@@ -43,8 +43,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     """
 
     def __init__(self, endpoint: Endpoint, limit: int | None, make: Callable[[LiveCall], HandleT]) -> None:
-        if limit is not None and not (isinstance(limit, int) and limit >= 1):
-            raise ValueError(f"limit must be an integer of at least 1, or None, got {limit!r}")
+        check_limit(limit)
         self._endpoint = endpoint
         self._engine = endpoint.engine
         self._clock = endpoint.engine.environment.clock
@@ -179,6 +178,16 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             elif record is None or record.owner is None:  # else another has it, who may be gone
                 resting.add(record_id)
         return resting
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse a limit that is none.
+
+    Raises:
+        ValueError: It is less than 1.
+    """
+    if limit is not None and not (isinstance(limit, int) and limit >= 1):
+        raise ValueError(f"limit must be an integer of at least 1, or None, got {limit!r}")
 
 
 def pause_between_looks(environment: Environment) -> float:

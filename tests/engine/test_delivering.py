@@ -610,17 +610,20 @@ async def test_what_deliver_has_left_behind_is_delivered_by_the_next_deliver() -
 # ── what is no delivery ───────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("client_of", [None, {}.get])
 @pytest.mark.parametrize("limit", [0, -1, 0.5, "3"])
-async def test_a_limit_of_nothing_is_refused(limit: Any) -> None:
+async def test_a_limit_of_nothing_is_refused(limit: Any, client_of: Any) -> None:
     async with World().client() as client:
         with pytest.raises(ValueError, match="at least 1"):
-            await client.deliver(Ends(), limit=limit)
+            await client.deliver(Ends(), limit=limit, client_of=client_of)
 
 
 async def test_a_store_that_is_no_function_is_refused() -> None:
     async with World().client() as client:
         with pytest.raises(TypeError, match="store must be a function"):
             await client.deliver("ends")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="client_of must be a function"):
+            await client.deliver(Ends(), client_of="ada")  # type: ignore[arg-type]
 
 
 # ── the limit of a client ─────────────────────────────────────────────────────────────────────
