@@ -16,6 +16,7 @@ import anyio
 import httpx
 import httpx2
 import pytest
+from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -66,13 +67,18 @@ def visited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return urls
 
 
-def test_the_sdk_s_provider_has_the_user_log_in_once_and_renews_the_token(
-    tmp_path: Path, visited: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (example,) = [block for block in blocks_of(PAGE) if "OAuthClientProvider" in block]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        example = example.replace("PORT = 3030", f"PORT = {probe.getsockname()[1]}")
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The example of the page, with a port of its own for the browser to come back to."""
     monkeypatch.chdir(tmp_path)
+    (found,) = [block for block in blocks_of(PAGE) if "OAuthClientProvider" in block]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return found.replace("PORT = 3030", f"PORT = {probe.getsockname()[1]}")
+
+
+def test_the_sdk_s_provider_has_the_user_log_in_once_and_renews_the_token(
+    tmp_path: Path, visited: list[str], example: str
+) -> None:
     changes = {'mcp = FastMCP("deployments")\n': WITH_USERS, "STEP_S = 0.3 ": "STEP_S = 3 "}
     with running(tmp_path, changes) as at:
         run = program(example.replace(PORT, at))
@@ -86,6 +92,22 @@ def test_the_sdk_s_provider_has_the_user_log_in_once_and_renews_the_token(
         stored.write_text(json.dumps({**json.loads(stored.read_text()), "access_token": "expired"}))
         assert text(run()) == "web is built"
         assert len(visited) == 2, "a token that is refused has the user log in again"
+
+
+def test_a_user_who_declines_ends_the_example(
+    tmp_path: Path, example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decline(url: str) -> None:
+        asked = httpx.URL(url).params
+        back = httpx.URL(asked["redirect_uri"], params={"error": "access_denied", "state": asked["state"]})
+        threading.Thread(target=httpx.get, args=(back,), kwargs={"trust_env": False}).start()
+
+    monkeypatch.setattr(webbrowser, "open", decline)
+    with (
+        running(tmp_path, {'mcp = FastMCP("deployments")\n': WITH_USERS}) as at,
+        pytest.raises(OAuthFlowError, match="No authorization code"),
+    ):
+        program(example.replace(PORT, at))()
 
 
 def program(source: str) -> Callable[[], Any]:

@@ -56,7 +56,7 @@ def test_python_m_asyncio_runs_the_readme(docs_server: str, tmp_path: Path) -> N
     """The console itself, of which the test above has the rules."""
     blocks = [block.replace(PORT, docs_server) for block in blocks_of(ROOT / "README.md")]
     typed = "\n\n".join([*blocks, "print('to the end')\n"])
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-m", "asyncio"],
         input=typed,
