@@ -51,7 +51,7 @@ __all__ = ["TasksClient"]
 
 
 class Delivering(Protocol):
-    """A client, blocking or not, as :meth:`TasksClient.deliver` needs those of other principals."""
+    """A client, blocking or not, as ``TasksClient.deliver`` needs those of other principals."""
 
     @property
     def deliver(self) -> Callable[..., object]:

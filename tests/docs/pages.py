@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import code
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +14,18 @@ from typing import Any, Final
 from sybil import Document, Example, Sybil
 from sybil.parsers.myst import CodeBlockParser
 
-__all__ = ["PAGES", "PORT", "ROOT", "TUTORIAL", "blocks_of", "has_blocks", "programs", "run_blocks"]
+__all__ = [
+    "PAGES",
+    "PORT",
+    "ROOT",
+    "TUTORIAL",
+    "blocks_of",
+    "has_blocks",
+    "has_empty_lines",
+    "paste",
+    "programs",
+    "run_blocks",
+]
 
 ROOT: Final = Path(__file__).parents[2]
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
@@ -54,6 +67,40 @@ def run_blocks(page: Path, replacements: Mapping[str, str]) -> int:
         else:
             exec(code, names)
     return len(blocks)
+
+
+def paste(block: str) -> list[str]:
+    """The complaints of ``python -m asyncio`` about a block that is pasted there.
+
+    Before Python 3.13 it takes one line after the other, so that an empty line ends a statement, and a
+    statement of several lines needs one behind it.
+    """
+    console = _Console()
+    for line in [*block.splitlines(), ""]:
+        console.push(line)
+    return console.complaints
+
+
+def has_empty_lines(block: str) -> bool:
+    """Whether a statement of a block has an empty line in it."""
+    lines = block.splitlines()
+    spans = ((one.lineno, one.end_lineno or one.lineno) for one in ast.parse(block).body)
+    return any("" in lines[begin - 1 : end] for begin, end in spans)
+
+
+class _Console(code.InteractiveConsole):
+    """The console of ``python -m asyncio``, which runs nothing here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compile.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self.complaints: list[str] = []
+
+    def runcode(self, code: Any) -> None:
+        pass
+
+    def showsyntaxerror(self, *_: Any, **__: Any) -> None:
+        self.complaints.append(str(sys.exc_info()[1]))
 
 
 def blocks_of(page: Path) -> list[str]:

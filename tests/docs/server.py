@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from .._forked import Program
 from ..real_server import stop
 from .pages import PORT, programs
 
-__all__ = ["docs_server"]
+__all__ = ["docs_server", "running"]
 
 START_LIMIT_S: Final = 60.0
 
@@ -31,13 +32,22 @@ runpy.run_path("server.py", run_name="__main__")
 @pytest.fixture(scope="session")
 def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server of every page, from the tutorial; gives what stands in place of :data:`PORT`."""
-    folder = tmp_path_factory.mktemp("docs_server")
+    with running(tmp_path_factory.mktemp("docs_server")) as at:
+        yield at
+
+
+@contextmanager
+def running(folder: Path, replacements: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The tutorial's server, with other text in some places; gives what stands in place of :data:`PORT`.
+
+    ``{port}`` in a replacement is the port.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     source = programs()["server.py"]
-    for old, new in {**QUICKER, "port=8000": f"port={port}"}.items():
+    for old, new in {**QUICKER, "port=8000": "port={port}", **(replacements or {})}.items():
         assert source.count(old) == 1, old
-        source = source.replace(old, new)
+        source = source.replace(old, new.replace("{port}", str(port)))
     (folder / "server.py").write_text(source, encoding="utf-8")
     log = folder / "server.log"
     with (

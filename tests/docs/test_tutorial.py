@@ -14,6 +14,9 @@ from typing import Final
 
 import pytest
 
+from mcp_tasks_client import BlockingInbox
+
+from .browser import wait_for
 from .pages import PORT, TUTORIAL, programs
 
 LIMIT_S: Final = 30.0
@@ -55,28 +58,34 @@ def running_until(line: str, folder: Path, program: str) -> Iterator[subprocess.
             process.kill()
 
 
-def kill_at_work(folder: Path, program: str) -> None:
+def kill_at_work(folder: Path, program: str, at: str = "working building") -> None:
     """Start a program, and kill it once it shows that its task is at work."""
-    with running_until("working building", folder, program) as process:
+    with running_until(at, folder, program) as process:
         process.kill()
         assert process.wait() == -signal.SIGKILL
 
 
 def test_the_tutorial_goes_as_it_says(folder: Path) -> None:
     assert list(programs()) == [
-        "server.py",
-        "first.py",
-        "look.py",
-        "second.py",
-        "later.py",
-        "answer.py",
-        "keyed.py",
+        *("lost.py", "kept.py", "server.py", "look.py", "second.py"),
+        *("first.py", "later.py", "answer.py", "keyed.py"),
     ]
     told = re.findall(r"```text\n(.*?)\n```", TUTORIAL.read_text(encoding="utf-8"), flags=re.DOTALL)
-    first, look, second, later, keyed = told
+    look, built, first, second, later, keyed = told
+    assert run(folder, "lost.py").endswith(f"{built}\n")
+    kill_at_work(folder, "lost.py", "To kill")
+    assert run(folder, "look.py") == "", "nothing names the task"
+    with (
+        BlockingInbox(folder / "tasks.sqlite3") as inbox,
+        running_until("To kill", folder, "kept.py") as kept,
+    ):
+        wait_for(inbox.records)
+        kept.kill()
+    assert run(folder, "look.py") == f"{look}\n"
+    assert run(folder, "second.py") == f"{built}\n"
+    assert run(folder, "look.py") == ""
     assert run(folder, "first.py", "1.2\n").endswith(f"{first}\n")
     kill_at_work(folder, "first.py")
-    assert run(folder, "look.py") == f"{look}\n"
     assert run(folder, "second.py", "1.3\n").endswith(f"{second}\n")
     assert run(folder, "look.py") == ""
     with running_until("input_required", folder, "later.py") as caller:

@@ -1,7 +1,7 @@
 """``python -m tests.fleet.sizing``: what a fleet costs, and how fast it takes over, in tables.
 
 It measures all parts, or those that are named. The database is one of its own on this machine, beside the
-client, and syncs each commit. ``--page`` writes the tables into ``docs/guides/fleets.md`` as well.
+client, and syncs each commit. ``--page`` writes the tables into ``docs/benchmarks.md`` as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS: Final[dict[str, Callable[[PostgresServer, float], Sequence[Sequence[str]]
 """What measures each: with the second argument below 1 as much less. It gives a table, the head first."""
 
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "fleets.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
 def main() -> None:

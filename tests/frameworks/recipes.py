@@ -87,6 +87,11 @@ class Recipe:
         return PAGES / f"{self.name}.md"
 
     @property
+    def restart(self) -> Path:
+        """Its program whose agent goes on after a kill, if there is one."""
+        return PROGRAMS / f"{self.name}_restart.py"
+
+    @property
     def title(self) -> str:
         """The framework as its page calls it."""
         if not self.page.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -18,7 +19,16 @@ from tests.docs.pages import PORT
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
-from .cells import CASES, GENERATIONS, CellServer, Failed, output_of, run_cell
+from .cells import (
+    AFTER_KILL_S,
+    CASES,
+    GENERATIONS,
+    CellServer,
+    Failed,
+    killed_with_a_task,
+    output_of,
+    run_cell,
+)
 from .page import CELLS, INDEX, LINES, between, lines_table, row, write
 from .recipes import ROOT, Recipe, installed, recipes
 
@@ -67,6 +77,22 @@ def test_a_question_becomes_an_interrupt_of_langgraph(
     python = environment(recipe, request)
     interrupts = replace(recipe, program=recipe.program.with_name("langchain_mcp_interrupts.py"))
     run_cell(interrupts, python, CellServer(GENERATIONS[0], real_server), "question", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "recipe", [one for one in RECIPES if one.restart.exists()], ids=lambda recipe: recipe.name
+)
+def test_an_agent_that_was_killed_in_a_tool_call_goes_on_with_its_task(
+    recipe: Recipe, request: pytest.FixtureRequest, real_server: RealServer, tmp_path: Path
+) -> None:
+    """The second ``tools/call`` has the key of the first one, and so it joins the task."""
+    python, server = environment(recipe, request), CellServer(GENERATIONS[0], real_server)
+    before = len(server.methods())
+    tool, arguments = server.call("kill", AFTER_KILL_S)
+    command = [str(python), str(recipe.restart), real_server.url, tool, json.dumps(arguments)]
+    killed_with_a_task(command, tmp_path)
+    assert output_of(command, tmp_path, LIMIT_S).splitlines()[-1] == "rested"
+    assert server.methods()[before:].count("tools/call") == 1
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

@@ -450,7 +450,7 @@ async def test_row_level_security_shows_each_principal_its_own(
     postgres: str, own_schema: str, run: Run
 ) -> None:
     """By the statements of the guide."""
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "fleets.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "tenants.md").read_text(encoding="utf-8")
     (statements,) = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
     user = f"app_{own_schema}"[:60]
     statements = statements.replace("mcp_tasks_client", own_schema).replace("tasks_app", user)
