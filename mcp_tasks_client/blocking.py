@@ -10,11 +10,11 @@ import contextvars
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from threading import Event, Thread
 from types import GenericAlias, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints
@@ -23,12 +23,14 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from .aio.host_code import is_async
+from .aio.uncut import in_loop
 from .client import TasksClient
+from .engine.delivery import Store
 from .errors import InputUnansweredError, TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
 from .inbox import Inbox
-from .machine.record import TaskRecord
+from .machine.record import Scope, TaskRecord
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .questions.callbacks import InputContext
@@ -48,11 +50,11 @@ class _Thread:
     """The thread with the event loop, while the client is open.
 
     Args:
-        used_as: How the client is opened.
+        closed: The message of the error where there is no thread.
     """
 
-    def __init__(self, used_as: str) -> None:
-        self._used_as = used_as
+    def __init__(self, closed: str) -> None:
+        self._closed = closed
 
     portal: BlockingPortal | None = None
 
@@ -65,15 +67,23 @@ class _Thread:
     left = False
     """Whether a second interrupt came while an interrupted call was waited for. Closing waits no more."""
 
-    def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def start(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Begin something in the event loop. Its future may be cancelled.
+
+        Raises:
+            TasksClientError: There is no event loop, or it has ended.
+        """
         if self.portal is None:
-            raise TasksClientError(f"The client is not open. Use: {self._used_as}")
+            raise TasksClientError(self._closed)
         if self.pid != os.getpid():
             raise TasksClientError("The client was opened in another process. Open one in this process.")
         if self.has_ended:
             raise _loop_ended()
+        return self.portal.start_task_soon(partial(work, **kwargs), *args)
+
+    def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         ended = Event()
-        future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
+        future = self.start(_awaited, work, args, kwargs, ended)
         try:
             return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
         except CancelledError:
@@ -160,20 +170,26 @@ def _giving(
     return _returning(get_type_hints(give)["return"], update_wrapper(wait, method))
 
 
+class _Iterating(Iterator[U], Generic[T, U]):
+    """An asynchronous iterator for threads. Several may share it, and an error does not end it."""
+
+    def __init__(self, items: AsyncIterator[T], give: Callable[[T, _Thread], U], thread: _Thread) -> None:
+        self._items, self._give, self._thread = items, give, thread
+
+    def __next__(self) -> U:
+        try:
+            return self._give(self._thread.run(self._items.__anext__), self._thread)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
 def _iterating(
     method: Callable[Concatenate[InnerT, P], AsyncIterator[T]], give: Callable[[T, _Thread], U]
 ) -> Callable[Concatenate[_Blocking[InnerT], P], Iterator[U]]:
     """Make a method that gives an iterator of one that gives an asynchronous one."""
 
-    def each(items: AsyncIterator[T], thread: _Thread) -> Iterator[U]:
-        while True:
-            try:
-                yield give(thread.run(items.__anext__), thread)
-            except StopAsyncIteration:
-                return
-
     def iterate(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[U]:
-        return each(method(self._inner, *args, **kwargs), self._thread)
+        return _Iterating(method(self._inner, *args, **kwargs), give, self._thread)
 
     returned = GenericAlias(Iterator, (get_type_hints(give)["return"],))
     return _returning(returned, update_wrapper(iterate, method))
@@ -208,7 +224,9 @@ class BlockingQuestion(_Blocking[Question], ShownQuestion):
     # Of one that was pickled: no question that could be answered, and a thread that says what to do.
     _inner: Question = field(default=cast("Question", None), repr=False, compare=False)
     _thread: _Thread = field(
-        default=_Thread("client.answer(question.question_id, answer)"), repr=False, compare=False
+        default=_Thread("This question is detached. Use: client.answer(question.question_id, answer)"),
+        repr=False,
+        compare=False,
     )
 
     answer = _waiting(Question.answer)
@@ -386,7 +404,7 @@ class BlockingTasksClient(_Opening[TasksClient]):
             raise TypeError(
                 "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
             )
-        self._thread = _Thread("with BlockingTasksClient(...) as client")
+        self._thread = _Thread("The client is not open. Use: with BlockingTasksClient(...) as client")
         for name in ("elicitation", "sampling", "roots"):
             callback = kwargs.get(name)
             if callable(callback) and not is_async(callback):
@@ -411,6 +429,22 @@ class BlockingTasksClient(_Opening[TasksClient]):
     resume = _giving(TasksClient.resume, _handles)
     adopt = _iterating(TasksClient.adopt, _handle)
 
+    def _delivers_for(self) -> tuple[Scope, Hashable]:
+        return self._inner._delivers_for()
+
+    async def _deliver_beside(self, store: Store, limit: int | None) -> None:
+        """Deliver in the client's own event loop until the caller, in another one, is cancelled."""
+        over = anyio.Event()
+        end = in_loop(over.set)
+        future = self._thread.start(partial(self._inner.deliver, store, limit=limit))
+        future.add_done_callback(lambda _: end())
+        try:
+            await over.wait()
+        except anyio.get_cancelled_exc_class():
+            future.cancel()
+            raise
+        future.result()
+
 
 class BlockingInbox(_Opening[Inbox]):
     """:class:`Inbox` without ``async``: ``with BlockingInbox(...) as inbox``.
@@ -421,7 +455,7 @@ class BlockingInbox(_Opening[Inbox]):
     @_made_like(Inbox)  # as above
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._inner, self._stack = Inbox(*args, **kwargs), ExitStack()
-        self._thread = _Thread("with BlockingInbox(...) as inbox")
+        self._thread = _Thread("The inbox is not open. Use: with BlockingInbox(...) as inbox")
 
     record = _waiting(Inbox.record)
     records = _waiting(Inbox.records)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 from pydantic_core import to_jsonable_python
@@ -50,15 +50,18 @@ if TYPE_CHECKING:
 __all__ = ["TasksClient"]
 
 
-class Delivering(Protocol):
-    """A client, blocking or not, as ``TasksClient.deliver`` needs those of other principals."""
+@runtime_checkable
+class Companion(Protocol):
+    """A :class:`TasksClient` or a :class:`BlockingTasksClient`, for :meth:`TasksClient.deliver`."""
 
-    @property
-    def deliver(self) -> Callable[..., object]:
-        """See :meth:`TasksClient.deliver`."""
+    def _delivers_for(self) -> tuple[Scope, Hashable]:
+        """Whose calls it delivers: endpoint and principal, and the identity of its journal."""
+
+    async def _deliver_beside(self, store: Store, limit: int | None) -> None:
+        """Deliver until the caller is cancelled. The caller may be in another event loop."""
 
 
-ClientOf: TypeAlias = Callable[[str], Awaitable[Delivering | None] | Delivering | None]
+ClientOf: TypeAlias = Callable[[str], Awaitable[Companion | None] | Companion | None]
 
 
 class TasksClient:
@@ -101,7 +104,7 @@ class TasksClient:
         headers: Sent with every request. A function, which may be a coroutine function, is asked for them
             before each request, and once more when the server refuses them (HTTP 401): it renews the
             credential of the one user that the client is for. It runs in a task of the client's own; a plain
-            function must not block. What it raises is raised by the call, which can be resumed.
+            function must not block. What it raises is the cause of the call's SessionError; resume the call.
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
@@ -412,27 +415,29 @@ class TasksClient:
             await own()
             return
 
+        whose = self._engine.journal.identity
+
         async def serve(principal: str) -> None:
             client = await call_host(client_of, "client_of", principal)
-            if client is not None:
-                self._check_companion(client, principal)
-                await call_host(partial(client.deliver, store, limit=limit), "deliver")
+            if client is None:
+                return
+            if not isinstance(client, Companion) or client._delivers_for() != (
+                Scope(self._scope.endpoint, principal),
+                whose,
+            ):
+                raise ValueError(
+                    "client_of(principal) must return a TasksClient of the same server and journal, whose "
+                    "principal= is the one that was asked for"
+                )
+            await client._deliver_beside(store, limit)
 
         await deliver_for_all(endpoint, own, serve)
 
-    def _check_companion(self, client: object, principal: str) -> None:
-        """Refuse a client of another server, principal or journal.
+    def _delivers_for(self) -> tuple[Scope, Hashable]:
+        return self._scope, self._engine.journal.identity
 
-        Raises:
-            ValueError: It is one.
-        """
-        inner = getattr(client, "_inner", client)  # of a blocking client
-        wanted = Scope(self._scope.endpoint, principal), self._engine.journal.identity
-        if not isinstance(inner, TasksClient) or (inner._scope, inner._engine.journal.identity) != wanted:
-            raise ValueError(
-                "client_of(principal) must return a TasksClient of the same server and journal, whose "
-                "principal= is the one that was asked for"
-            )
+    async def _deliver_beside(self, store: Store, limit: int | None) -> None:
+        await self.deliver(store, limit=limit)
 
     async def attach(
         self, task_id_or_reference: str | TaskReference, *, label: str | None = None

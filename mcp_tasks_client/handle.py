@@ -138,14 +138,19 @@ class TaskHandle:
         """
         endpoint, call = self._attached()
         deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
-        result = await endpoint.read(call, deadline, raise_on_error=raise_on_error)
+        is_within = False
         try:
-            yield result
+            with endpoint.awaited(call):
+                result = await endpoint.read(call, deadline, raise_on_error=raise_on_error)
+                is_within = True
+                yield result
+                is_within = False
+                await endpoint.acknowledge(call)
         except BaseException:
-            self._in_hand = None  # whoever has this handle has not got the outcome by it
-            await endpoint.put_back(call)
+            if is_within:
+                self._in_hand = None  # whoever has this handle has not got the outcome by it
+                await endpoint.put_back(call)
             raise
-        await endpoint.acknowledge(call)
 
     async def acknowledge(self) -> None:
         """Count the outcome as delivered, without taking it: the host has it from elsewhere.

@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 from .aio.uncut import run_to_its_end
+from .engine.adoption import check_limit
 from .engine.call_store import CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
@@ -92,20 +93,20 @@ class Inbox:
             principal: Only those on behalf of this principal.
             pending: Only tasks that are not over, and outcomes that nobody has received.
             label: Only those of exactly this label.
-            limit: Only so many, the last ones, of those for which all the rest holds; ``None`` is all. Fewer
-                come only where there are no more.
-            before: Only those that come before this record; or those that were made before a time, such as
-                the ``created_at`` of a record that a link names. A record that was forgotten meanwhile stands
-                for its time.
+            limit: At most this many of the matching records, the newest ones; ``None`` is all.
+            before: Only records that come before this one; or records that were made before a time, in
+                seconds since the epoch. A record that was forgotten meanwhile stands for its time.
 
         Raises:
             JournalError: The journal could not be read.
             TasksClientError: The inbox is not open.
             ValueError: ``limit`` is less than 1.
+            TypeError: ``before`` is neither.
         """
         self._opened()
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be at least 1, or None, got {limit}")
+        check_limit(limit)
+        if not isinstance(before, TaskRecord | float | int | None):
+            raise TypeError(f"before must be a TaskRecord or a time, not {type(before).__name__}")
         server, whose = self._at(endpoint, principal)
         found = await self._journal.records(
             self._scope_of(endpoint, principal),
@@ -355,8 +356,8 @@ class Inbox:
     async def __aenter__(self) -> Self:
         """Open the journal that is there. Nothing is made.
 
-        Without the right to write it, the inbox shows what there is, and what would write raises a
-        :class:`JournalError`.
+        Without the right to write it, the inbox shows the journal, and :meth:`answer`, :meth:`cancel`,
+        :meth:`acknowledge` and :meth:`prune` raise a :class:`JournalError`.
 
         Raises:
             JournalError: There is no journal, or it cannot be used; the message says why and what to do.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from weakref import WeakSet
@@ -375,12 +375,19 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
-        call.add_waiter()  # who waits for the outcome has it only then
+        with self.awaited(call):
+            try:
+                return await self._read(call, deadline, raise_on_error=raise_on_error)
+            except TasksClientError:
+                self.note_delivery(call)
+                raise
+
+    @contextmanager
+    def awaited(self, call: LiveCall) -> Iterator[None]:
+        """Count a caller that reads the outcome of a finished call, so that no store gets it meanwhile."""
+        call.add_waiter()
         try:
-            return await self._read(call, deadline, raise_on_error=raise_on_error)
-        except TasksClientError:
-            self.note_delivery(call)
-            raise
+            yield
         finally:
             call.remove_waiter()
 

@@ -81,8 +81,7 @@ class News(AsyncIterator[T], Generic[T]):
 
     async def _find(self) -> None:
         while self._is_open():
-            # Of what is told meanwhile nothing is missed: the look finds it.
-            await self._clock.sleep(max(0.0, self._rests_until - self._clock.monotonic()))
+            await self._rest()
             self._alarm = make_signal()
             began = self._clock.monotonic()
             found = await self._look()
@@ -93,6 +92,12 @@ class News(AsyncIterator[T], Generic[T]):
             if self._found:
                 return
             await self._clock.wait(self._alarm, _LOOK_S)
+
+    async def _rest(self) -> None:
+        """Wait until the next look may be taken. It reads everything, so that no news is lost meanwhile."""
+        while self._is_open() and (left_s := self._rests_until - self._clock.monotonic()) > 0:
+            self._alarm = make_signal()
+            await self._clock.wait(self._alarm, left_s)
 
     def wake(self) -> None:
         """Look at once, or end."""

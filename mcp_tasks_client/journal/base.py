@@ -526,8 +526,9 @@ class Journal(ABC):
         """Tell that calls may have asked something, or ended.
 
         Within this process it tells at once, of others within seconds, until the function that is returned is
-        called. Both may be called from any thread and wait for nothing, as for :meth:`listen`. The default
-        never tells: a watcher also looks by itself every few seconds.
+        called. The watcher may be called from any thread, takes no time and raises nothing. The function
+        waits for nothing, as that of :meth:`listen`. The default never tells: a watcher's owner also looks
+        by itself every few seconds.
         """
         return lambda: None
 

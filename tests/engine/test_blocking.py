@@ -706,6 +706,34 @@ def test_the_ends_of_each_user_are_delivered_to_a_plain_function_until_the_clien
     assert ends == {("", "done"), ("ada", "done")}
 
 
+def test_when_a_delivery_ends_so_do_those_of_other_users() -> None:
+    journal, stored, opened = MemoryJournal(), queue.SimpleQueue[str](), threading.Event()
+
+    def of(principal: str) -> BlockingTasksClient:
+        return blocking(CancellableSession(DONE), journal=journal, principal=principal)
+
+    def store(record: TaskRecord, outcome: object) -> None:
+        stored.put(record.scope.principal)
+
+    def begin(key: str) -> None:
+        with of("ada") as client:
+            for _ in client.start_tool("tool", idempotency_key=key).updates():
+                pass
+
+    begin("first")
+    with of("ada") as ada:
+        with elsewhere(
+            lambda: opened.wait(SOON) and client.deliver(store, client_of={"ada": ada}.get)
+        ) as ended:
+            with of("") as client:
+                opened.set()
+                assert stored.get(timeout=SOON) == "ada"
+            ended()
+        begin("second")
+        assert len(ada.resume()) == 1, "nobody delivers it"
+        assert stored.empty()
+
+
 def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
     for way in ("handle", "record"):
         with blocking(CancellableSession(DONE)) as client:

@@ -301,6 +301,33 @@ async def test_an_end_that_a_caller_awaits_goes_to_the_caller(turns: list[int]) 
         assert (got, ends.asked) == (["task-0"], [])
 
 
+async def test_an_end_whose_caller_gives_up_is_stored() -> None:
+    world, ends, failed = tasks_of(1), Ends(), list[OSError]()
+    await leave(world, idempotency_key="k")
+    async with world.client() as client, delivering(client, ends), anyio.create_task_group() as tasks:
+        await world.clock.advance(1)
+
+        async def take() -> None:
+            handle = await client.start_tool("tool", idempotency_key="k")
+            try:
+                async with handle.outcome():
+                    await world.clock.sleep(30)  # as if it wrote it down
+                    raise OSError("The disk of the caller is full.")
+            except OSError as error:
+                failed.append(error)
+
+        tasks.start_soon(take)
+        await world.clock.advance(1)
+        finish(world, "task-0")
+        await world.clock.advance(29)
+        assert (failed, ends.asked) == ([], []), "it goes to the caller"
+        await world.clock.advance(4)
+        assert len(failed) == 1
+        failed.clear()  # it holds the handle
+        await world.clock.advance(LOOK_S)
+        assert ends.stored == ["task-0"]
+
+
 async def test_an_end_that_a_caller_has_had_meanwhile_is_stored_no_more() -> None:
     world, ends = tasks_of(1), Ends(lambda task_id: True)
     finish(world, "task-0")

@@ -188,7 +188,8 @@ class Life(Observer):
                 tasks.cancel_scope.cancel()
         except (Exception, KilledError, BaseExceptionGroup) as error:
             for one in _leaves(error):
-                if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
+                ends = KilledError | anyio.get_cancelled_exc_class()
+                if not (isinstance(one, ends) or isinstance(one.__cause__, KilledError)):
                     self.scene.breaks(f"life {self.pid} ended with {one!r}")
         finally:
             self.clock.kill()

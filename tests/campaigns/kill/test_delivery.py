@@ -84,7 +84,10 @@ async def test_each_end_is_stored_once_by_its_key_however_often_services_die_and
             tasks.cancel_scope.cancel()
     stored = {key: (principal, status) for _, principal, key, status, _ in read(database, "ends")}
     assert stored == {key: (key.partition("-")[0], status) for key, _, _, status in CALLS}
-    asked = Counter(record_id for record_id, _ in read(database, "asked"))
-    assert asked.keys() == {record_id for record_id, *_ in read(database, "ends")}
+    # An end comes again only if the store has failed, or the service was killed before the acknowledgement.
+    asked = read(database, "asked")
+    assert {record_id for record_id, _ in asked} == {record_id for record_id, *_ in read(database, "ends")}
+    has_stored = Counter(record_id for record_id, fault in asked if not fault)
+    assert sum(times - 1 for times in has_stored.values()) <= 50 * len(lives)
     made = Counter(one.subject for one in real_server.witness(method="tools/call", since=since))
     assert made == Counter(tool for _, tool, _, _ in CALLS), "each tool was called once for each key"
