@@ -397,7 +397,7 @@ class TasksClient:
             client_of: Has the ends of other principals at this server delivered, too.
                 ``client_of(principal)`` returns the open client whose credential polls that principal's
                 tasks, on the same journal. It is asked once there are calls of a principal that no other
-                process drives: within half a lease (15 seconds), and not again until that client closes.
+                process drives: within some seconds, and not again until that client closes.
                 If it returns ``None`` or raises, the calls are left alone until a later look. ``limit`` is
                 for each client. It may be a coroutine function; a plain one runs in a thread.
 

@@ -140,15 +140,17 @@ class Inbox:
         """One question; ``None`` if it waits for no answer, or the inbox does not show its call.
 
         Args:
-            question_id: Of the question.
+            question_id: Of the question. Any other text, as from a link, finds none.
 
         Raises:
             JournalError: The journal could not be read.
-            ValueError: It is no ``question_id``.
             TasksClientError: The inbox is not open.
         """
         self._opened()
-        record = await self.record(record_of(question_id))
+        try:
+            record = await self.record(record_of(question_id))
+        except ValueError:
+            return None
         found = [] if record is None else await read_questions(self._journal, record, self)
         return next((one for one in found if one.question_id == question_id), None)
 

@@ -32,6 +32,10 @@ _EARLY_LOOK_FACTOR: Final = 4
 """An early look comes at least so many times the duration of the look before it after that look."""
 
 
+_SOON_S: Final = 1.0
+"""Seconds after which an outcome is looked for once more that no caller here seems to receive."""
+
+
 class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     """Takes up calls of one endpoint, and gives a handle of each. Several tasks may iterate over one.
 
@@ -116,11 +120,11 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                     self._wake()
 
     def _note_rest(self, call: LiveCall | None) -> None:
-        if (
-            call is None
-            or (call in self._endpoint.adopted and (self._limit is not None or call.instructed))
-            or (call.record.record_id not in self._taken and _is_left(call))
-        ):
+        if call is None or (call in self._endpoint.adopted and (self._limit is not None or call.instructed)):
+            self._wake()
+        elif call.record.record_id not in self._taken and _is_left(call):
+            # A caller may drop the handle only in a moment.
+            self._look_at = min(self._look_at, self._clock.monotonic() + _SOON_S)
             self._wake()
 
     def _wake(self) -> None:

@@ -44,6 +44,11 @@ _LONGEST_PAUSE_S: Final = 60.0
 """Seconds before a store that has raised is asked again, and before the journal is read again."""
 
 
+_USERS_PAUSE_S: Final = 2.0
+_USERS_FACTOR: Final = 100
+"""Seconds between looks for users whose calls nobody delivers, or so many times the duration of a look."""
+
+
 async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
     """Have the end of each call stored that nobody waits for; see :meth:`TasksClient.deliver`.
 
@@ -93,8 +98,11 @@ async def deliver_for_all(
         finally:
             served.discard(principal)
 
+    clock, longest_s = engine.environment.clock, pause_between_looks(engine.environment)
+
     async def look() -> None:
         while True:
+            began = clock.monotonic()
             try:
                 found = await engine.store.owning.principals(endpoint.scope.endpoint, engine.application)
             except TasksClientError as error:
@@ -105,7 +113,8 @@ async def deliver_for_all(
             for principal in {*found} - served:
                 served.add(principal)
                 tasks.start_soon(run, principal)
-            await engine.environment.clock.sleep(pause_between_looks(engine.environment))
+            took_s = clock.monotonic() - began
+            await clock.sleep(min(longest_s, max(_USERS_PAUSE_S, _USERS_FACTOR * took_s)))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look)

@@ -118,6 +118,8 @@ class Endpoint:
                     async with self.held(call):
                         await self.wait(call, lambda c: c.task is not None)
                         self.drive_in_background(call)
+                if call.record.finished:
+                    self._store.ring(call)  # once more: no caller may be left that waits for it
                 return call
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)

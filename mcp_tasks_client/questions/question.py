@@ -98,6 +98,9 @@ class ShownQuestion:
     expires_at: float | None
     """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
 
+    idempotency_key: str | None = None
+    """Of the call; ``None`` if it has none."""
+
     refused: str | None = None
     """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
 
@@ -274,6 +277,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
         principal=record.scope.principal,
         tool=record.tool,
         label=record.label,
+        idempotency_key=record.idempotency_key,
         method=str(request.get("method")),
         params=params,
         asked_at=asked.asked_at or record.updated_at,
