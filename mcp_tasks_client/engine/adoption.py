@@ -179,7 +179,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 resting.add(record_id)
             elif call.instructed or _may_go_on(call, record, is_time):
                 del self._taken[record_id]
-            elif record is None or record.owner is None:  # else another has it, who may be gone
+            elif record is None or record.owner is None:  # else another client owns it, and may be gone
                 resting.add(record_id)
         return resting
 

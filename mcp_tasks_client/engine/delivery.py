@@ -71,7 +71,10 @@ async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
             else:
                 failures = 0
                 tasks.start_soon(delivery.see_through, call, in_hand)
-                del call, in_hand
+                del (
+                    call,
+                    in_hand,
+                )  # a frame that holds them keeps the call from being taken up again
         tasks.cancel_scope.cancel()
 
 
@@ -132,7 +135,7 @@ class _Delivery:
     async def see_through(self, call: LiveCall, in_hand: InHand) -> None:
         """Wait for the end of a call, have it stored, and acknowledge it. Raises nothing.
 
-        ``in_hand`` is held until then.
+        ``in_hand`` is held until then, and no longer: it keeps the adoption from bringing the call once more.
         """
         try:
             while not call.over:

@@ -209,9 +209,9 @@ class Journal(ABC):
         """
 
     async def open_existing(self) -> None:
-        """Count one more user of what is there: like :meth:`open`, for those who look, and write if they may.
+        """Open the journal that is there, as :meth:`open` does. No right to write is needed.
 
-        Nothing is made, and no right to write is needed. Without that right each write raises a
+        Nothing is made. Without the right to write, each write raises a
         :class:`JournalError` that says which right is missing. The default is :meth:`open`.
 
         Raises:
@@ -463,7 +463,7 @@ class Journal(ABC):
     async def principals(
         self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
     ) -> list[str]:
-        """The principals of whose records at a server :meth:`take_pending` would take some, in any order.
+        """The principals that have records at a server which :meth:`take_pending` would take, in any order.
 
         The default reads all pending records.
 

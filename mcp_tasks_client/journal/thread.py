@@ -130,7 +130,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def _open(self) -> None:
-        """Open the database. In the thread, as all that follows. One that may only be read is noted."""
+        """Open the database, in the thread, as all that follows. Sets ``_read_only`` if it has to."""
 
     @abstractmethod
     def _carry_out(self, jobs: list[_Job]) -> None:
