@@ -171,12 +171,19 @@ def _giving(
 
 
 class _Iterating(Iterator[U], Generic[T, U]):
-    """An asynchronous iterator for threads. Several may share it, and an error does not end it."""
+    """An asynchronous iterator for threads. Several may share it, and an error does not end it.
 
-    def __init__(self, items: AsyncIterator[T], give: Callable[[T, _Thread], U], thread: _Thread) -> None:
-        self._items, self._give, self._thread = items, give, thread
+    ``until_closed``: it ends with its client.
+    """
+
+    def __init__(
+        self, items: AsyncIterator[T], give: Callable[[T, _Thread], U], thread: _Thread, *, until_closed: bool
+    ) -> None:
+        self._items, self._give, self._thread, self._until_closed = items, give, thread, until_closed
 
     def __next__(self) -> U:
+        if self._until_closed and self._thread.portal is None:
+            raise StopIteration
         try:
             return self._give(self._thread.run(self._items.__anext__), self._thread)
         except StopAsyncIteration:
@@ -184,12 +191,16 @@ class _Iterating(Iterator[U], Generic[T, U]):
 
 
 def _iterating(
-    method: Callable[Concatenate[InnerT, P], AsyncIterator[T]], give: Callable[[T, _Thread], U]
+    method: Callable[Concatenate[InnerT, P], AsyncIterator[T]],
+    give: Callable[[T, _Thread], U],
+    *,
+    until_closed: bool = True,
 ) -> Callable[Concatenate[_Blocking[InnerT], P], Iterator[U]]:
     """Make a method that gives an iterator of one that gives an asynchronous one."""
 
     def iterate(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[U]:
-        return _Iterating(method(self._inner, *args, **kwargs), give, self._thread)
+        items = method(self._inner, *args, **kwargs)
+        return _Iterating(items, give, self._thread, until_closed=until_closed)
 
     returned = GenericAlias(Iterator, (get_type_hints(give)["return"],))
     return _returning(returned, update_wrapper(iterate, method))
@@ -279,7 +290,7 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     questions = _giving(TaskHandle.questions, _block_each)
     answer = _waiting(TaskHandle.answer)
 
-    updates = _iterating(TaskHandle.updates, _task)
+    updates = _iterating(TaskHandle.updates, _task, until_closed=False)
 
     @property
     def task_id(self) -> str | None:
@@ -429,7 +440,7 @@ class BlockingTasksClient(_Opening[TasksClient]):
     resume = _giving(TasksClient.resume, _handles)
     adopt = _iterating(TasksClient.adopt, _handle)
 
-    def _delivers_for(self) -> tuple[Scope, Hashable]:
+    def _delivers_for(self) -> tuple[Scope, Hashable, str | None]:
         return self._inner._delivers_for()
 
     async def _deliver_beside(self, store: Store, limit: int | None) -> None:

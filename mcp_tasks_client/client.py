@@ -52,10 +52,10 @@ __all__ = ["TasksClient"]
 
 @runtime_checkable
 class Companion(Protocol):
-    """A :class:`TasksClient` or a :class:`BlockingTasksClient`, for :meth:`TasksClient.deliver`."""
+    """A client, blocking or not, of another principal, as ``TasksClient.deliver`` needs it."""
 
-    def _delivers_for(self) -> tuple[Scope, Hashable]:
-        """Whose calls it delivers: endpoint and principal, and the identity of its journal."""
+    def _delivers_for(self) -> tuple[Scope, Hashable, str | None]:
+        """Whose calls it delivers: endpoint and principal, the identity of its journal, the application."""
 
     async def _deliver_beside(self, store: Store, limit: int | None) -> None:
         """Deliver until the caller is cancelled. The caller may be in another event loop."""
@@ -385,9 +385,9 @@ class TasksClient:
 
         The store gets one end several times if the process is killed between the store's own commit and the
         acknowledgement: have it insert by ``record.record_id``, and pass over what is there. A store that
-        raises is asked again, after 1 to 60 seconds. One that has not returned within a minute is cancelled
-        and asked again; the thread of a plain function goes on meanwhile. Other ends do not wait for it: up
-        to 50 are stored at the same time.
+        raises is asked again, after 1 to 60 seconds. A coroutine function that has not returned within a
+        minute is cancelled and asked again; the thread of a plain function is waited for. Other ends do not
+        wait for it: up to 50 are stored at the same time.
 
         Args:
             store: A coroutine function, or a plain one, which runs in a thread. It gets the
@@ -415,26 +415,22 @@ class TasksClient:
             await own()
             return
 
-        whose = self._engine.journal.identity
-
-        async def serve(principal: str) -> None:
+        async def find(principal: str) -> Callable[[], Awaitable[None]] | None:
             client = await call_host(client_of, "client_of", principal)
             if client is None:
-                return
-            if not isinstance(client, Companion) or client._delivers_for() != (
-                Scope(self._scope.endpoint, principal),
-                whose,
-            ):
+                return None
+            wanted = Scope(self._scope.endpoint, principal), *self._delivers_for()[1:]
+            if not isinstance(client, Companion) or client._delivers_for() != wanted:
                 raise ValueError(
-                    "client_of(principal) must return a TasksClient of the same server and journal, whose "
-                    "principal= is the one that was asked for"
+                    "client_of(principal) must return a TasksClient of the same server, journal and "
+                    "application, whose principal= is the one that was asked for"
                 )
-            await client._deliver_beside(store, limit)
+            return partial(client._deliver_beside, store, limit)
 
-        await deliver_for_all(endpoint, own, serve)
+        await deliver_for_all(endpoint, own, find)
 
-    def _delivers_for(self) -> tuple[Scope, Hashable]:
-        return self._scope, self._engine.journal.identity
+    def _delivers_for(self) -> tuple[Scope, Hashable, str | None]:
+        return self._scope, self._engine.journal.identity, self._engine.application
 
     async def _deliver_beside(self, store: Store, limit: int | None) -> None:
         await self.deliver(store, limit=limit)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakSet
 
+import anyio.lowlevel
+
 from .aio.uncut import run_to_its_end
 from .engine.adoption import check_limit
-from .engine.call_store import CallStore
+from .engine.call_store import BATCH, CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
 from .engine.news import News
@@ -100,13 +103,15 @@ class Inbox:
         Raises:
             JournalError: The journal could not be read.
             TasksClientError: The inbox is not open.
-            ValueError: ``limit`` is less than 1.
+            ValueError: ``limit`` is less than 1, or ``before`` is not a number.
             TypeError: ``before`` is neither.
         """
         self._opened()
         check_limit(limit)
         if not isinstance(before, TaskRecord | float | int | None):
             raise TypeError(f"before must be a TaskRecord or a time, not {type(before).__name__}")
+        if not isinstance(before, TaskRecord | None) and math.isnan(before):
+            raise ValueError("before must be a time, and is not a number")
         server, whose = self._at(endpoint, principal)
         found = await self._journal.records(
             self._scope_of(endpoint, principal),
@@ -129,12 +134,13 @@ class Inbox:
         where the call has an idempotency key.
         """
         self._opened()
-        return [
-            question
-            for asking in await self._journal.asking(self._scope_of(endpoint, principal))
-            if self._matches(asking.record, endpoint, principal, label)
-            for question in unanswered(asking, self)
-        ]
+        found = list[Question]()
+        for number, asking in enumerate(await self._journal.asking(self._scope_of(endpoint, principal)), 1):
+            if number % BATCH == 0:
+                await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+            if self._matches(asking.record, endpoint, principal, label):
+                found += unanswered(asking, self)
+        return found
 
     async def question(self, question_id: str) -> Question | None:
         """One question; ``None`` if it waits for no answer, or the inbox does not show its call.

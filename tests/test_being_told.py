@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -269,6 +269,46 @@ async def test_a_journal_that_fails_is_said_and_the_iterator_may_be_taken_up_aga
         with pytest.raises(JournalError, match="full"):
             await anext(asked)
         assert (await anext(asked)).record_id == given.record_id
+
+
+async def test_after_a_look_that_was_long_or_failed_the_next_one_comes_within_some_seconds() -> None:
+    clock, journal, takes_s = ManualClock(), ProbedJournal(), [60.0]
+    journal.before("asking", lambda: clock.sleep(takes_s[0]), when=lambda *_, **__: takes_s[0])
+    async with Inbox(journal, environment=Environment(clock=clock)) as inbox:
+        asked = inbox.asked()
+        async with told(asked) as program:
+            await clock.advance(61)  # an outage
+            takes_s[0] = 0.0
+            await journal.save(asks())
+            await clock.advance(6)
+            assert len(program.given) == 1
+        journal.before("asking", raising(JournalError("The disk is full.")))
+        looks = journal.counts["asking"]
+        async with anyio.create_task_group() as tasks:
+
+            async def insist() -> None:
+                while True:
+                    with suppress(JournalError):
+                        await anext(asked)
+
+            tasks.start_soon(insist)
+            await clock.advance(10)
+            assert journal.counts["asking"] - looks <= 12
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_question_that_was_not_asked_for_a_moment_is_told_once() -> None:
+    async with MemoryJournal() as journal, Inbox(journal) as inbox, told(inbox.asked()) as program:
+        await journal.save(given := asks())
+        await program.have(1)
+        for _ in range(2):
+            await journal.save(replace(given, state=observing()), known=True)
+            await journal.save(other := asks())
+            await anyio.sleep(0.1)
+            assert program.of[-1] == other.record_id
+            await journal.save(given, known=True)
+            await anyio.sleep(0.1)
+        assert program.of.count(given.record_id) == 1
 
 
 async def test_several_tasks_may_share_one_iterator() -> None:

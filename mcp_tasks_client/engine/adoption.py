@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
 import anyio
 
 from ..aio.signal import Signal, make_signal
 from ..aio.uncut import run_to_its_end, weakly_in_loop
-from ..errors import DrivenElsewhereError, InputUnansweredError, TasksClientError
+from ..errors import DrivenElsewhereError, InputUnansweredError, JournalError, TasksClientError
 from ..machine.record import TaskRecord
 from ..machine.states import questions_of
 from .endpoint import Endpoint
@@ -74,6 +74,8 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 raise StopAsyncIteration
             with self._listening():
                 while not await self._has_found():
+                    if self._engine.closed:
+                        raise StopAsyncIteration
                     self._alarm = make_signal()
                     try:
                         await run_to_its_end(self._look)
@@ -90,10 +92,14 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     async def _has_found(self) -> bool:
         """True if a handle is left to give. One whose call another process has taken since is dropped."""
         while self._found:
-            with suppress(DrivenElsewhereError):
+            try:
                 await self._engine.store.owning.confirm(self._found[0][0])
                 return True
-            self._found.popleft()
+            except DrivenElsewhereError:
+                self._found.popleft()
+            except JournalError:
+                self._found.popleft()  # it comes again
+                raise
         return False
 
     # ── being woken ───────────────────────────────────────────────────────────────────────────
@@ -150,15 +156,18 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 self._rested_at = ended + _EARLY_LOOK_FACTOR * (ended - began)
 
     async def _take_up(self, is_time: bool) -> None:
+        answered = [call for call in self._taken.values() if call.instructed and not call.wanted]
         left_alone = await self._left_alone(is_time)
         room = None
         if self._limit is not None:
             room = self._limit - sum(map(_takes_room, self._endpoint.adopted))
-            if room <= 0:
-                return
+        if room is None or room > 0:
+            found = await self._endpoint.take_free(room, left_alone)
+        else:  # a person's answer waits for no room
+            found = [call for call in answered if await self._engine.store.owning.take(call)]
         new = [
             call
-            for call in await self._endpoint.take_free(room, left_alone)
+            for call in found
             if not (call.wanted or call.looked_after or call.record.record_id in left_alone)
         ]
         for call in new:

@@ -75,6 +75,7 @@ class CallStore:
         self._observed = observer.ObservedSteps(environment.observer)
         self.owning = Owning(journal, environment)
         self.bells: set[Callable[[LiveCall | None], None]] = set()
+        self._has_closed = False
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -351,6 +352,9 @@ class CallStore:
         self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
     ) -> Sequence[LiveCall]:
         taken, tenure = await self.owning.take_free(scope, application, limit, leave)
+        if self._has_closed:  # meanwhile: nobody here would drive them, and this process may live on
+            await self.owning.leave()
+            return []
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
@@ -518,6 +522,7 @@ class CallStore:
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:
+        self._has_closed = True
         why: Exception | None = None
         for call in list(self._unsaved):
             try:

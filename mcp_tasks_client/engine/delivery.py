@@ -4,7 +4,8 @@ The calls come from an :class:`Adoption`. For each there is one task, which wait
 it stored, and acknowledges it:
 
 - A store that raises is asked again after a growing pause. It takes no place from others meanwhile.
-- A store that has not returned in time counts as one that has raised.
+- A coroutine function that has not returned in time counts as one that has raised. The thread of a plain one
+  cannot be stopped: it is waited for, and its place is given to others.
 - An acknowledgement that fails leaves the end undelivered. The adoption brings it once more.
 - Before each attempt the fence is looked at: a call that another process has taken is left to that process.
 """
@@ -12,13 +13,15 @@ it stored, and acknowledges it:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import anyio
+from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
-from ..aio.host_code import call_host, describe, was_cancelled_from_inside
+from ..aio.host_code import call_host, describe, is_async, was_cancelled_from_inside
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..machine.record import TaskRecord
 from ..policy import growing_delay
@@ -37,11 +40,14 @@ _AT_ONCE: Final = 50
 """Stores that run at the same time: each may need a thread, and a connection of the host's database."""
 
 _PATIENCE_S: Final = 60.0
-"""Seconds after which a store that has not returned is given up."""
+"""Seconds after which a store, or ``client_of``, that has not returned is given up."""
+
+_FOUND_AT_ONCE: Final = 10
+"""Users whose clients are opened at the same time."""
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-"""Seconds before a store that has raised is asked again, and before the journal is read again."""
+"""Seconds before a store that has raised is asked again."""
 
 
 _USERS_PAUSE_S: Final = 2.0
@@ -54,22 +60,17 @@ async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
 
     Returns once the client is closed.
     """
-    delivery = _Delivery(endpoint, store)
     adoption = Adoption(endpoint, limit, _take_in_hand)
-    clock, failures = endpoint.engine.environment.clock, 0
     async with anyio.create_task_group() as tasks:
+        delivery = _Delivery(endpoint, store, tasks)
         while True:
             try:
                 call, in_hand = await anext(adoption)
             except StopAsyncIteration:
                 break
             except JournalError as error:
-                failures += 1
-                pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
-                logger.warning("No call can be taken up. Trying again in %.0f s: %s", pause_s, error)
-                await clock.sleep(pause_s)
+                logger.warning("No call can be taken up. The next look tries again: %s", error)
             else:
-                failures = 0
                 tasks.start_soon(delivery.see_through, call, in_hand)
                 del (
                     call,
@@ -84,24 +85,36 @@ def _take_in_hand(call: LiveCall) -> tuple[LiveCall, InHand]:
 
 
 async def deliver_for_all(
-    endpoint: Endpoint, own: Callable[[], Awaitable[None]], serve: Callable[[str], Awaitable[None]]
+    endpoint: Endpoint,
+    own: Callable[[], Awaitable[None]],
+    find: Callable[[str], Awaitable[Callable[[], Awaitable[None]] | None]],
 ) -> None:
     """Deliver for one principal, and for each other one at the server with calls that no other process has.
 
-    Returns once ``own()`` has returned. ``serve(principal)`` delivers for another one until it is cancelled.
-    When it has returned or raised, a later look may have it called again.
+    Returns once ``own()`` has returned. ``find(principal)`` gives a function that delivers for another one
+    until it is cancelled, or ``None``. If there is none, or it ends, a later look finds it again.
     """
     engine, served = endpoint.engine, {endpoint.scope.principal}
+    clock, longest_s = engine.environment.clock, pause_between_looks(engine.environment)
+    places = anyio.CapacityLimiter(_FOUND_AT_ONCE)
 
     async def run(principal: str) -> None:
         try:
-            await serve(principal)
+            async with places:
+                with anyio.fail_after(_PATIENCE_S):
+                    serve = await find(principal)
+            if serve is not None:
+                await serve()
+        except anyio.get_cancelled_exc_class():
+            if not was_cancelled_from_inside():
+                raise
+            logger.warning(
+                "The calls of one user are left alone for now: client_of was cancelled from inside."
+            )
         except Exception as error:
             logger.warning("The calls of one user are left alone for now: %s", describe(error), exc_info=True)
         finally:
             served.discard(principal)
-
-    clock, longest_s = engine.environment.clock, pause_between_looks(engine.environment)
 
     async def look() -> None:
         while True:
@@ -126,9 +139,10 @@ async def deliver_for_all(
 
 
 class _Delivery:
-    def __init__(self, endpoint: Endpoint, store: Store) -> None:
+    def __init__(self, endpoint: Endpoint, store: Store, tasks: TaskGroup) -> None:
         self._endpoint = endpoint
         self._store = store
+        self._tasks = tasks
         self._clock = endpoint.engine.environment.clock
         self._places = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -171,7 +185,8 @@ class _Delivery:
                 except Exception as error:
                     failures += 1
                     pause_s = growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
-                    logger.warning(
+                    logger.log(
+                        logging.WARNING if failures == 1 else logging.INFO,
                         "%r is not stored, and the store is asked again in %.0f s: %s",
                         call.record,
                         pause_s,
@@ -186,12 +201,34 @@ class _Delivery:
         Raises:
             Exception: It has not.
         """
+        limit_s, returned = math.inf, anyio.Event()
+        if is_async(self._store):
+            limit_s = _PATIENCE_S
+        else:
+            self._tasks.start_soon(self._make_room, record, returned)
         try:
-            with anyio.move_on_after(_PATIENCE_S) as patience:
+            with anyio.move_on_after(limit_s) as patience:
                 await call_host(self._store, "store", record, end)
         except anyio.get_cancelled_exc_class():
             if not was_cancelled_from_inside():
                 raise
             raise TasksClientError("It was cancelled from inside.") from None
+        finally:
+            returned.set()
         if patience.cancelled_caught:
             raise TimeoutError(f"It has not returned within {_PATIENCE_S:.0f} s.")
+
+    async def _make_room(self, record: TaskRecord, returned: anyio.Event) -> None:
+        """Have one more end stored at the same time while a plain function hangs.
+
+        A thread cannot be stopped, so that each further attempt would leave one more.
+        """
+        with anyio.move_on_after(_PATIENCE_S):
+            await returned.wait()
+            return
+        logger.warning("%r: the store has not returned yet. Others are stored meanwhile", record)
+        self._places.total_tokens += 1
+        try:
+            await returned.wait()
+        finally:
+            self._places.total_tokens -= 1

@@ -394,10 +394,14 @@ class Endpoint:
             call.remove_waiter()
 
     async def read_end(self, call: LiveCall) -> CallToolResult | TasksClientError:
-        """The result of a finished call, or the error that it ended in. Nothing is noted."""
+        """The result of a finished call, or the error that it ended in. Nothing is noted.
+
+        The error has no handle: a store that keeps the error would keep the call from being taken up again.
+        """
         try:
             return await self._read(call, math.inf)
         except TasksClientError as error:
+            error.handle = None
             return error
 
     async def _read(

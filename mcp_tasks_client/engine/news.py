@@ -1,15 +1,15 @@
 """What is new in a journal, each once, for as long as a program iterates: questions, and ends of calls.
 
 Nothing runs between two steps of the iteration. Within one, a look reads all that there is. The journal tells
-when there may be more, and every few seconds a look is taken in any case. Between two looks there is at least
-four times the duration of a look.
+when there may be more, and every few seconds a look is taken in any case. After a look that took long, the
+next one waits for four times as long, up to five seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 _LOOK_S: Final = 5.0
 """Seconds between looks while the journal tells nothing."""
+
+_REMEMBERED: Final = 10_000
+"""Names of what was given, at least: it may be found again after a look that did not find it."""
 
 _REST_FACTOR: Final = 4
 """A look comes at least so many times the duration of the look before it after that look."""
@@ -55,7 +58,7 @@ class News(AsyncIterator[T], Generic[T]):
         self._turn = anyio.Lock()
         self._alarm: Signal | None = None
         self._found: deque[T] = deque()
-        self._given: Collection[str] = ()  # of the last look, and so no longer than that finds it
+        self._given: dict[str, None] = {}  # the names of the last ones, oldest first
         self._rests_until = -math.inf
 
     async def __anext__(self) -> T:
@@ -84,11 +87,16 @@ class News(AsyncIterator[T], Generic[T]):
             await self._rest()
             self._alarm = make_signal()
             began = self._clock.monotonic()
-            found = await self._look()
-            ended = self._clock.monotonic()
-            self._rests_until = ended + _REST_FACTOR * (ended - began)
+            rest_s = 1.0  # after a look that fails
+            try:
+                found = await self._look()
+                rest_s = min(_REST_FACTOR * (self._clock.monotonic() - began), _LOOK_S)
+            finally:
+                self._rests_until = self._clock.monotonic() + rest_s
             self._found.extend(one for name, one in found.items() if name not in self._given)
-            self._given = frozenset(found)
+            self._given = dict.fromkeys(found)
+            for name in list(self._given)[: len(self._given) - max(len(found), _REMEMBERED)]:
+                del self._given[name]
             if self._found:
                 return
             await self._clock.wait(self._alarm, _LOOK_S)

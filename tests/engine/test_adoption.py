@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import anyio.lowlevel
 import pytest
 
 from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.errors import (
     InputUnansweredError,
     JournalError,
@@ -36,7 +39,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
-from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
 from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
@@ -532,6 +535,40 @@ async def test_the_loop_ends_when_the_client_closes(there_is_something: bool) ->
         assert [handle async for handle in adopter.adopted] == []
     async with world.client() as client:
         assert len(await client.resume()) == int(there_is_something)
+
+
+@requirement("law:5", "law:8")
+@pytest.mark.parametrize("when", ["before it looks", "while it looks"])
+async def test_a_client_that_closes_keeps_nothing_that_it_takes_at_that_moment(when: str) -> None:
+    world, plan, closing = tasks_of(3), FaultPlan(), anyio.Event()
+    async with world.journal, world.client() as stays, anyio.create_task_group() as tasks:
+        await stays.resume()
+
+        async def close_meanwhile() -> None:
+            closing.set()
+            await world.clock.sleep(1)
+
+        async with world.client(observer=plan) as client:
+            adopter = Adopter(client.adopt())
+            tasks.start_soon(adopter.run)
+            await world.clock.advance(1)
+            await leave(world, 3)
+            if when == "while it looks":
+                plan.at("commit: take pending", "before", close_meanwhile, nth=2)
+                tasks.start_soon(world.clock.advance, LOOK_S)
+                await closing.wait()
+        await world.clock.advance(1)
+        assert adopter.ended
+        # A process that sees nothing of ours but the lease, which a client of ours still holds.
+        elsewhere = Environment(
+            clock=world.clock, jitter=lambda: 0.0, process=replace(Process.current(), host="elsewhere")
+        )
+        async with (
+            TasksClient(world.server, journal=world.journal, poll=NO_JITTER, environment=elsewhere) as other,
+            adopting(other) as adopter,
+        ):
+            await world.clock.advance(0.1)
+            assert len(adopter.handles) == 3
 
 
 @pytest.mark.parametrize("how", ["left", "cancelled"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import CallToolResult, Tool
 
+from mcp_tasks_client.aio.uncut import on_asyncio
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError, TaskCancelledError, TaskFailedError, TasksClientError
 from mcp_tasks_client.machine.record import TaskRecord
@@ -153,7 +155,7 @@ async def test_an_end_that_is_an_error_is_stored_as_the_error_that_result_raises
         await world.clock.advance(2)
         ((record, error),) = outcomes
         assert (type(error), record.idempotency_key, record.task_id) == (expected, "k", TASK)
-        assert error.handle.reference["record_id"] == record.record_id
+        assert error.handle is None, "a store that keeps the error would keep the call"
         (known,) = await client.records()
         assert known.delivered_at is not None
         with pytest.raises(expected):
@@ -254,6 +256,48 @@ async def test_a_bounded_number_of_ends_are_stored_at_the_same_time(monkeypatch:
         await world.clock.advance(10)
         assert await client.records(pending=True) == []
     assert most == 3
+
+
+async def test_the_thread_of_a_plain_store_that_hangs_is_waited_for_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.engine.delivery._PATIENCE_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.engine.delivery._AT_ONCE", 1)
+    world, asked, goes_on = tasks_of(3), list[str | None](), threading.Event()
+    finish(world, "task-0", "task-1", "task-2")
+    await leave(world, 3)
+
+    def store(record: TaskRecord, outcome: Any) -> None:
+        asked.append(record.task_id)
+        if record.task_id == "task-0":
+            goes_on.wait(20)
+
+    async with world.client() as client, delivering(client, store):
+        with anyio.fail_after(15):
+            while len(await client.records(pending=True)) > 1:
+                await world.clock.advance(1)
+                await anyio.sleep(0.005)
+            assert sorted(map(str, asked)) == ["task-0", "task-1", "task-2"]
+            assert "the store has not returned yet" in caplog.text
+            goes_on.set()
+            while await client.records(pending=True):
+                await world.clock.advance(1)
+                await anyio.sleep(0.005)
+    assert len(asked) == 3, "its thread was waited for"
+
+
+@requirement("law:3")
+async def test_an_answer_waits_for_no_room() -> None:
+    world, ends = tasks_of(2), Ends()
+    world.server.gets["task-0"] = [input_required("task-0", {"k": ASK}, poll_interval_ms=1000)]
+    await leave(world, 2)
+    async with world.client() as client, delivering(client, ends, limit=1):
+        await world.clock.advance(LOOK_S + 3)  # the first parks, and the second takes its place
+        (question,) = await client.questions()
+        finish(world, "task-0")
+        await question.accept({"n": 3})
+        await world.clock.advance(3)
+        assert ends.stored == ["task-0"]
 
 
 async def test_an_acknowledgement_that_fails_brings_the_end_again() -> None:
@@ -498,10 +542,17 @@ async def test_the_calls_of_a_user_that_another_process_drives_open_no_client(tm
     assert asked[0] == "ada"
 
 
-@pytest.mark.parametrize("fault", ["raises", "None", "of another user", "of another journal", "no client"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("raises", "None", "of another user", "of another journal", "of another application"),
+        *("no client", "hangs", "is cancelled"),
+    ],
+)
 async def test_a_user_without_a_client_is_asked_for_again_and_holds_up_no_other(
-    fault: str, caplog: pytest.LogCaptureFixture
+    fault: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mcp_tasks_client.engine.delivery._PATIENCE_S", 0.05)
     world, ends, asked = tasks_of(2), Ends(), list[str]()
     finish(world, "task-0", "task-1")
     for principal in ("ada", "bob"):
@@ -514,6 +565,9 @@ async def test_a_user_without_a_client_is_asked_for_again_and_holds_up_no_other(
         wrong: dict[str, Any] = {
             "None": None,
             "of another user": service,
+            "of another application": scripted_client(
+                world.server, journal=world.journal, principal="ada", application="other"
+            ),
             "of another journal": await stack.enter_async_context(other.client(principal="ada")),
             "no client": "ada",
         }
@@ -524,13 +578,17 @@ async def test_a_user_without_a_client_is_asked_for_again_and_holds_up_no_other(
                 return await users.client(principal)
             if fault == "raises":
                 raise LookupError("There is no token for this user.")
+            if fault == "hangs":
+                await anyio.sleep_forever()
+            if fault == "is cancelled":
+                raise anyio.get_cancelled_exc_class()() if on_asyncio() else LookupError
             return wrong[fault]
 
         async with delivering(service, ends, client_of=client_of):
-            await world.clock.advance(3)
-            assert ends.stored == ["task-1"]
-            await world.clock.advance(2 * LOOK_S + 3)
-            assert ends.stored == ["task-1", "task-0"]
+            with anyio.fail_after(10):
+                while ends.stored != ["task-1", "task-0"]:
+                    await world.clock.advance(1)
+                    await anyio.sleep(0.01)
         assert asked.count("bob") == 1
     assert ("left alone for now" in caplog.text) == (fault != "None")
 
