@@ -94,7 +94,8 @@ class News(AsyncIterator[T], Generic[T]):
             finally:
                 self._rests_until = self._clock.monotonic() + rest_s
             self._found.extend(one for name, one in found.items() if name not in self._given)
-            self._given = dict.fromkeys(found)
+            for name in found:
+                self._given[name] = self._given.pop(name, None)  # as the newest
             for name in list(self._given)[: len(self._given) - max(len(found), _REMEMBERED)]:
                 del self._given[name]
             if self._found:

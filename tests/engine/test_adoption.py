@@ -557,8 +557,9 @@ async def test_a_client_that_closes_keeps_nothing_that_it_takes_at_that_moment(w
                 plan.at("commit: take pending", "before", close_meanwhile, nth=2)
                 tasks.start_soon(world.clock.advance, LOOK_S)
                 await closing.wait()
-        await world.clock.advance(1)
-        assert adopter.ended
+        with anyio.fail_after(5):
+            while not adopter.ended:
+                await world.clock.advance(0.1)
         # A process that sees nothing of ours but the lease, which a client of ours still holds.
         elsewhere = Environment(
             clock=world.clock, jitter=lambda: 0.0, process=replace(Process.current(), host="elsewhere")

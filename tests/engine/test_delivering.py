@@ -565,8 +565,8 @@ async def test_a_user_without_a_client_is_asked_for_again_and_holds_up_no_other(
         wrong: dict[str, Any] = {
             "None": None,
             "of another user": service,
-            "of another application": scripted_client(
-                world.server, journal=world.journal, principal="ada", application="other"
+            "of another application": await stack.enter_async_context(
+                scripted_client(world.server, journal=world.journal, principal="ada", application="other")
             ),
             "of another journal": await stack.enter_async_context(other.client(principal="ada")),
             "no client": "ada",
