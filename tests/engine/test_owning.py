@@ -474,6 +474,37 @@ async def test_a_suspended_host_gives_its_store_no_end_that_another_has_taken() 
         assert (asked, stored) == ([], ["completed"])
 
 
+@requirement("law:5", "law:15")
+async def test_a_host_that_is_suspended_inside_its_store_acknowledges_what_it_has_stored() -> None:
+    async with World() as world:
+        first, second = await world.host(), await world.host()
+        rows, asked = dict[str, str](), list[str]()
+
+        async def store(record: TaskRecord, outcome: Any) -> None:
+            asked.append("second")
+            rows.setdefault(record.record_id, "second")
+
+        async def be_suspended(record: TaskRecord, outcome: Any) -> None:
+            asked.append("first")
+            first.clock.suspend()
+            await first.clock.pass_on()
+            rows.setdefault(record.record_id, "first")
+
+        world.tasks.start_soon(first.client.deliver, be_suspended)
+        first.server.gets[TASK] = [DONE]
+        await first.client.start_tool("tool", idempotency_key="k")
+        await world.passes(20)
+        assert asked == ["first"]
+        await world.passes(LEASE_S * 2)
+        world.tasks.start_soon(second.client.deliver, store)
+        await world.passes(1)
+        first.clock.go_on()
+        await world.passes(LEASE_S * 3)
+        assert (asked, list(rows.values())) == (["first", "second"], ["second"])
+        (record,) = await second.client.records()
+        assert record.delivered_at is not None
+
+
 @requirement("law:3", "law:5")
 @pytest.mark.parametrize("has_clock", [True, False], ids=["hosts", "containers with one file"])
 async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_goes_on(
