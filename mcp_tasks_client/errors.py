@@ -103,7 +103,7 @@ class Handle(Protocol):
 
 
 class OpenQuestion(Protocol):
-    """What an error carries of a question: a :class:`Question`, which is made above this module.
+    """A question as errors carry it: a :class:`Question`, which is made above this module.
 
     Its methods are awaited, except those of a :class:`BlockingQuestion`, which an error of a blocking client
     carries.

@@ -202,7 +202,7 @@ class Inbox:
     def _matches(
         self, record: TaskRecord, endpoint: str | None, principal: str | None, label: str | None
     ) -> bool:
-        """Whether a record is shown, and is one of those that are asked for."""
+        """True if the inbox shows a record, and the caller asks for it."""
         return (
             self._shows(record)
             and endpoint in (None, record.scope.endpoint)

@@ -40,7 +40,7 @@ async def call_host(function: Callable[..., Any], name: str, *arguments: Any) ->
 
 
 def is_async(function: object) -> bool:
-    """Whether a function of the host's is a coroutine function, and no plain one."""
+    """True for a coroutine function of the host's. False for a plain one."""
     called = getattr(type(function), "__call__", None)  # noqa: B004  # which of the two it is, not whether
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 

@@ -49,7 +49,6 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 """Seconds before a store that has raised is asked again."""
 
-
 _USERS_PAUSE_S: Final = 2.0
 _USERS_FACTOR: Final = 100
 """Seconds between looks for users whose calls nobody delivers, or so many times the duration of a look."""
@@ -72,10 +71,8 @@ async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
                 logger.warning("No call can be taken up. The next look tries again: %s", error)
             else:
                 tasks.start_soon(delivery.see_through, call, in_hand)
-                del (
-                    call,
-                    in_hand,
-                )  # a frame that holds them keeps the call from being taken up again
+                # This frame must not hold them: the call could not be taken up again.
+                del call, in_hand
         tasks.cancel_scope.cancel()
 
 

@@ -1,4 +1,4 @@
-"""What is new in a journal, each once, for as long as a program iterates: questions, and ends of calls.
+"""New questions and ends of calls in a journal, each given once, for as long as a program iterates.
 
 Nothing runs between two steps of the iteration. Within one, a look reads all that there is. The journal tells
 when there may be more, and every few seconds a look is taken in any case. After a look that took long, the

@@ -161,7 +161,7 @@ class ProcessLease:
 
     @property
     def is_stored(self) -> bool:
-        """Whether a client that holds the lease has stored it."""
+        """True once a client that holds the lease has stored it."""
         return self._stored is not None
 
     @property

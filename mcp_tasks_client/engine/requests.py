@@ -313,7 +313,7 @@ class Requests:
         return ev.PollCut(now=self._clock.time())
 
     def _is_end(self, call: LiveCall, error: SessionError) -> bool:
-        """Whether a failure has lasted for longer than the ``patience`` of the error."""
+        """True if a failure has lasted for longer than the ``patience`` of the error."""
         state = call.record.state
         before = state.failure if isinstance(state, Observing) else None
         if error.patience is None or before is None or not str(error).startswith(before.message):

@@ -90,8 +90,9 @@ SELECT {columns} FROM {schema}.records WHERE {in_scope} ORDER BY created_at, seq
 SELECT {columns} FROM {schema}.records WHERE {in_scope} AND pending = 1 ORDER BY created_at, sequence;
 
 -- name: latest
--- The last ones first, of those before a place: a time, or a record, which may be gone. No sequence is below 1. What is
--- not asked for is NULL; no text of ours is a single backslash. "sequence > 0" is for an index of SQLite.
+-- The last ones first, of those before a place: a time, or a record, which may be gone. No sequence is below 1. A filter
+-- that is NULL lets all pass. coalesce(…, '\') makes NULL comparable: no stored text is a single backslash. "sequence > 0"
+-- is for an index of SQLite.
 SELECT {columns} FROM {schema}.records
 WHERE {in_scope} AND sequence > 0
   AND endpoint = coalesce({:endpoint}, endpoint) AND principal = coalesce({:principal}, principal)

@@ -40,7 +40,7 @@ class Arrival:
     """Code of the JSON-RPC error that answered it."""
 
     refused: bool = False
-    """Whether the client was told that the server has not taken it, by a JSON-RPC error other than -32603 or
+    """True if the server told the client that it has not taken it, by a JSON-RPC error other than -32603 or
     an HTTP status from 400 to 499."""
 
     @property

@@ -39,7 +39,7 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
-from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, finish, leave, tasks_of
 from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
@@ -49,28 +49,6 @@ LOOK_S = LEASE_S / 2
 AT_WORK = working(TASK, poll_interval_ms=1000)
 ANSWER = {"action": "accept", "content": {"n": 3}}
 ASKS = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
-
-
-def tasks_of(count: int, *gets: Any, interval_ms: int = 1000) -> World:
-    """A world whose calls become tasks ``task-0``, ``task-1``, ..., at work unless told otherwise."""
-    ids = [f"task-{number}" for number in range(count)]
-    return World(
-        calls=[working(one, poll_interval_ms=interval_ms) for one in ids],
-        gets={one: list(gets) or [working(one, poll_interval_ms=interval_ms)] for one in ids},
-    )
-
-
-def finish(world: World, *task_ids: str) -> None:
-    for one in task_ids:
-        world.server.gets[one] = [completed(one, text_result(one))]
-
-
-async def leave(world: World, count: int = 1, **options: Any) -> None:
-    """Start tools in a client that closes at once."""
-    async with world.client() as client:
-        for _ in range(count):
-            await client.start_tool("tool", **options)
-            await world.clock.advance(0.01)
 
 
 class Adopter:

@@ -32,36 +32,13 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, Hosts
-from tests.engine.world import ASK, NO_JITTER, TASK, Asked, World
+from tests.engine.world import ASK, NO_JITTER, TASK, Asked, World, finish, leave, tasks_of
 from tests.kit.probed_journal import ProbedJournal
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
 LOOK_S = LEASE_S / 2
-
-
-def tasks_of(count: int, session: Callable[..., Any] = ScriptedSession) -> World:
-    """A world whose calls become tasks ``task-0``, ``task-1``, ..., which are at work."""
-    ids = [f"task-{number}" for number in range(count)]
-    return World(
-        session,
-        calls=[working(one, poll_interval_ms=1000) for one in ids],
-        gets={one: [working(one, poll_interval_ms=1000)] for one in ids},
-    )
-
-
-def finish(world: World, *task_ids: str) -> None:
-    for one in task_ids:
-        world.server.gets[one] = [completed(one, text_result(one))]
-
-
-async def leave(world: World, count: int = 1, **options: Any) -> None:
-    """Start tools in a client that closes at once."""
-    async with world.client() as client:
-        for _ in range(count):
-            await client.start_tool("tool", **options)
-            await world.clock.advance(0.01)
 
 
 class Ends:
@@ -344,7 +321,7 @@ class SlowTools(ScriptedSession):
 @requirement("law:15")
 @pytest.mark.parametrize("turns", [[], [50, 0], [0, 50], [50, 50]])
 async def test_an_end_that_a_caller_awaits_goes_to_the_caller(turns: list[int]) -> None:
-    world, ends = tasks_of(1, SlowTools), Ends()
+    world, ends = tasks_of(1, session=SlowTools), Ends()
     world.server.turns = iter(turns)
     await leave(world, idempotency_key="k")
     async with world.client() as client, delivering(client, ends), anyio.create_task_group() as tasks:

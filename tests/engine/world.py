@@ -19,7 +19,7 @@ from mcp_tasks_client.testing import ManualClock, completed, scripted_client, te
 from tests.kit.limit import limited
 from tests.scripted_session import STALL, ScriptedSession
 
-__all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World"]
+__all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World", "finish", "leave", "tasks_of"]
 
 TASK = "task-0123456789abcdef"
 SCOPE = Scope("scripted")
@@ -102,6 +102,31 @@ class World:
             records = await self.journal.records(scope)
         assert len(records) == 1, records
         return records[0]
+
+
+def tasks_of(
+    count: int, *gets: Any, interval_ms: int = 1000, session: Callable[..., Any] = ScriptedSession
+) -> World:
+    """A world whose calls become tasks ``task-0``, ``task-1``, ..., at work unless told otherwise."""
+    ids = [f"task-{number}" for number in range(count)]
+    return World(
+        session,
+        calls=[working(one, poll_interval_ms=interval_ms) for one in ids],
+        gets={one: list(gets) or [working(one, poll_interval_ms=interval_ms)] for one in ids},
+    )
+
+
+def finish(world: World, *task_ids: str) -> None:
+    for one in task_ids:
+        world.server.gets[one] = [completed(one, text_result(one))]
+
+
+async def leave(world: World, count: int = 1, **options: Any) -> None:
+    """Start tools in a client that closes at once."""
+    async with world.client() as client:
+        for _ in range(count):
+            await client.start_tool("tool", **options)
+            await world.clock.advance(0.01)
 
 
 class Asked:
