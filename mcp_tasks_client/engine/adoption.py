@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
@@ -161,10 +161,11 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         room = None
         if self._limit is not None:
             room = self._limit - sum(map(_takes_room, self._endpoint.adopted))
-        if room is None or room > 0:
-            found = await self._endpoint.take_free(room, left_alone)
-        else:  # a person's answer waits for no room
+        found: Sequence[LiveCall] = []
+        if room is not None:  # a person's answer waits for none
             found = [call for call in answered if await self._engine.store.owning.take(call)]
+        if room is None or room > 0:
+            found = await self._endpoint.take_free(room, left_alone)  # with what is ours already
         new = [
             call
             for call in found

@@ -277,6 +277,27 @@ async def test_an_answer_waits_for_no_room() -> None:
         assert ends.stored == ["task-0"]
 
 
+@requirement("law:3")
+async def test_an_answer_waits_for_no_older_call_that_comes_free_with_it() -> None:
+    world, ends = tasks_of(3), Ends()
+    world.server.gets["task-2"] = [input_required("task-2", {"k": ASK}, poll_interval_ms=1000)]
+    async with AsyncExitStack() as stack:
+        held = scripted_client(world.server, journal=world.journal, poll=NO_JITTER)
+        other = await stack.enter_async_context(held)
+        for _ in range(2):
+            await other.start_tool("tool")
+            await world.clock.advance(0.01)
+        await leave(world)
+        async with world.client() as client, delivering(client, ends, limit=1):
+            await world.clock.advance(3)  # it parks
+            (question,) = await client.questions()
+            await stack.aclose()
+            finish(world, "task-2")
+            await question.accept({"n": 3})
+            await world.clock.advance(3)
+            assert ends.stored == ["task-2"]
+
+
 async def test_an_acknowledgement_that_fails_brings_the_end_again() -> None:
     world, ends, plan = tasks_of(1), Ends(), FaultPlan()
     finish(world, "task-0")
