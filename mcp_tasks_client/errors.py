@@ -14,6 +14,7 @@
     ├ AlreadyAnsweredError           .same: somebody was faster; the first answer is the one that counts
     ├ QuestionWithdrawnError         the question does not wait for an answer any more
     ├ InvalidAnswerError             (also ValueError) the answer does not fit the question
+    ├ FormError                      .field: a typed text is no value of its field, or a form is unusable
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
     ├ IdempotencyConflictError       the key belongs to another tool or other arguments
     ├ DrivenElsewhereError           another client has taken the call over
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
+    "FormError",
     "IdempotencyConflictError",
     "InputUnansweredError",
     "InvalidAnswerError",
@@ -283,6 +285,20 @@ class InvalidAnswerError(TasksClientError, ValueError):
 
     The message names the field, and quotes nothing of the answer.
     """
+
+
+class FormError(TasksClientError):
+    """A typed text is no value that fits, or what a server asks cannot be put to a person. Nothing was sent.
+
+    Of ``mcp_tasks_client.forms``. The message says what fits, and quotes nothing of the text.
+
+    Attributes:
+        field: The name of the field that it is about; ``None`` if it is about no single one.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None, handle: Handle | None = None) -> None:
+        super().__init__(message, handle=handle)
+        self.field = field
 
 
 class OutcomeUnknownError(TasksClientError):

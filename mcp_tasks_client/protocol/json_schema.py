@@ -35,6 +35,7 @@ __all__ = [
     "TooCostlyError",
     "UnusableSchemaError",
     "find_mismatch",
+    "follow_reference",
     "subschemas",
 ]
 
@@ -277,7 +278,7 @@ class _Visits:
     def _count_anew(self, schema: JSONObject, below: int) -> int:
         count = sum(self._count(sub, below) for sub in subschemas(schema, _IN_PLACE))
         if "$ref" in schema:
-            count += self._count(self._follow(schema["$ref"]), below)
+            count += self._count(follow_reference(self._schema, schema["$ref"]), below)
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             count *= 3  # they evaluate everything beside them again
         if below:
@@ -299,19 +300,24 @@ class _Visits:
         objects = (v for level in self._levels for v in level if isinstance(v, dict))
         return max((len(name) for names in objects for name in names), default=0)
 
-    def _follow(self, reference: Any) -> Any:
-        """The part of the schema that ``reference``, a JSON Pointer, points to."""
-        path = unquote(str(reference))
-        if path != "#" and not path.startswith("#/"):
-            raise UnusableSchemaError(f"{quote(path)} is not a reference of the form #/...")
-        found: Any = self._schema
-        for part in path.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(name) if isinstance(found, list) else name]
-            except (LookupError, TypeError, ValueError):
-                raise UnusableSchemaError(f"{quote(path)} refers to nothing") from None
-        return found
+
+def follow_reference(schema: JSONObject, reference: Any) -> Any:
+    """The part of a schema that ``reference``, a JSON Pointer, points to.
+
+    Raises:
+        UnusableSchemaError: It points to nothing, or out of the schema.
+    """
+    path = unquote(str(reference))
+    if path != "#" and not path.startswith("#/"):
+        raise UnusableSchemaError(f"{quote(path)} is not a reference of the form #/...")
+    found: Any = schema
+    for part in path.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(name) if isinstance(found, list) else name]
+        except (LookupError, TypeError, ValueError):
+            raise UnusableSchemaError(f"{quote(path)} refers to nothing") from None
+    return found
 
 
 def subschemas(schema: JSONObject, keywords: Iterable[str]) -> Iterator[Any]:
