@@ -44,8 +44,8 @@ from .questions.answers import NoAnswerError, check_form, fill_form, note_patter
 __all__ = ["Choice", "Field", "Form", "Kind", "Visit", "read_form", "read_pairs", "read_url"]
 
 Kind: TypeAlias = Literal["text", "number", "integer", "boolean", "choice", "choices", "json"]
-"""What a field takes. ``choice`` is one of its choices, and ``choices`` are several of them. ``json`` is JSON as
-a text, for a schema that no other kind stands for."""
+"""What a field takes. ``choice`` is one of its choices, and ``choices`` are several of them. ``json`` is JSON
+as a text, for a schema that no other kind stands for."""
 
 _LONGEST_URL: Final = 8_192
 _MOST_REFERENCES: Final = 8
