@@ -10,63 +10,62 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .aio.clock import Clock, SystemClock
-from .blocking import BlockingInbox, BlockingQuestion, BlockingTaskHandle, BlockingTasksClient
-from .client import TasksClient
-from .engine.environment import Environment
-from .engine.observer import Observer, Point
-from .errors import (
-    AlreadyAnsweredError,
-    ConnectionLostError,
-    CredentialRefusedError,
-    DrivenElsewhereError,
-    FormError,
-    Handle,
-    IdempotencyConflictError,
-    InputUnansweredError,
-    InvalidAnswerError,
-    JournalCodecError,
-    JournalCorruptError,
-    JournalError,
-    JournalLockedError,
-    JournalSchemaError,
-    MissingCapabilityError,
-    OpenQuestion,
-    OutcomeUnknownError,
-    QuestionWithdrawnError,
-    RemoteProtocolError,
-    SessionError,
-    TaskCancelledError,
-    TaskError,
-    TaskExpiredError,
-    TaskFailedError,
-    TaskNotFoundError,
-    TasksClientError,
-    ToolError,
-    WaitTimeoutError,
-)
-from .handle import TaskHandle, TaskReference
-from .inbox import Inbox
-from .journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
-from .journal.codec import Codec
-from .journal.sqlite.journal import SqliteJournal
-from .journal.sqlite.memory import MemoryJournal
-from .machine.record import Origin, Scope, TaskRecord
-from .machine.states import LastFailure
-from .policy import PollPolicy, ReceivePolicy
-from .protocol.task import Task, TaskStatus
-from .questions.callbacks import InputContext
-from .questions.question import Question
-from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
-
 if TYPE_CHECKING:
+    from .aio.clock import Clock, SystemClock
+    from .blocking import BlockingInbox, BlockingQuestion, BlockingTaskHandle, BlockingTasksClient
+    from .client import TasksClient
+    from .engine.environment import Environment
+    from .engine.observer import Observer, Point
+    from .errors import (
+        AlreadyAnsweredError,
+        ConnectionLostError,
+        CredentialRefusedError,
+        DrivenElsewhereError,
+        FormError,
+        Handle,
+        IdempotencyConflictError,
+        InputUnansweredError,
+        InvalidAnswerError,
+        JournalCodecError,
+        JournalCorruptError,
+        JournalError,
+        JournalLockedError,
+        JournalSchemaError,
+        MissingCapabilityError,
+        OpenQuestion,
+        OutcomeUnknownError,
+        QuestionWithdrawnError,
+        RemoteProtocolError,
+        SessionError,
+        TaskCancelledError,
+        TaskError,
+        TaskExpiredError,
+        TaskFailedError,
+        TaskNotFoundError,
+        TasksClientError,
+        ToolError,
+        WaitTimeoutError,
+    )
+    from .handle import TaskHandle, TaskReference
     from .hosts.call_options import call_label, idempotency_key
     from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
     from .hosts.http.tasks_http_transport import TasksHttpTransport
     from .hosts.relay.tasks_transport import TasksTransport
     from .hosts.sdk.extension import TasksExtension
+    from .inbox import Inbox
+    from .journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
+    from .journal.codec import Codec
     from .journal.encryption import FernetCodec
     from .journal.postgres.journal import PostgresJournal
+    from .journal.sqlite.journal import SqliteJournal
+    from .journal.sqlite.memory import MemoryJournal
+    from .machine.record import Origin, Scope, TaskRecord
+    from .machine.states import LastFailure
+    from .policy import PollPolicy, ReceivePolicy
+    from .protocol.task import Task, TaskStatus
+    from .questions.callbacks import InputContext
+    from .questions.question import Question
+    from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 
 _NEED_AN_EXTRA = {
     "FernetCodec": (".journal.encryption", "cryptography", "pip install cryptography"),
@@ -75,14 +74,108 @@ _NEED_AN_EXTRA = {
     "TasksTransport": (".hosts.relay.tasks_transport", "mcp", "pip install mcp"),
 }
 
-_LATE = {
-    "TasksHttpTransport": ".hosts.http.tasks_http_transport",
-    "call_label": ".hosts.call_options",
-    "idempotency_key": ".hosts.call_options",
-    "tasks_http_client": ".hosts.http.http_client",
-    "tasks_http_client_factory": ".hosts.http.http_client",
+_NAMES_OF = {
+    ".aio.clock": (
+        "Clock",
+        "SystemClock",
+    ),
+    ".blocking": (
+        "BlockingInbox",
+        "BlockingQuestion",
+        "BlockingTaskHandle",
+        "BlockingTasksClient",
+    ),
+    ".client": ("TasksClient",),
+    ".engine.environment": ("Environment",),
+    ".engine.observer": (
+        "Observer",
+        "Point",
+    ),
+    ".errors": (
+        "AlreadyAnsweredError",
+        "ConnectionLostError",
+        "CredentialRefusedError",
+        "DrivenElsewhereError",
+        "FormError",
+        "Handle",
+        "IdempotencyConflictError",
+        "InputUnansweredError",
+        "InvalidAnswerError",
+        "JournalCodecError",
+        "JournalCorruptError",
+        "JournalError",
+        "JournalLockedError",
+        "JournalSchemaError",
+        "MissingCapabilityError",
+        "OpenQuestion",
+        "OutcomeUnknownError",
+        "QuestionWithdrawnError",
+        "RemoteProtocolError",
+        "SessionError",
+        "TaskCancelledError",
+        "TaskError",
+        "TaskExpiredError",
+        "TaskFailedError",
+        "TaskNotFoundError",
+        "TasksClientError",
+        "ToolError",
+        "WaitTimeoutError",
+    ),
+    ".handle": (
+        "TaskHandle",
+        "TaskReference",
+    ),
+    ".hosts.call_options": (
+        "call_label",
+        "idempotency_key",
+    ),
+    ".hosts.http.http_client": (
+        "tasks_http_client",
+        "tasks_http_client_factory",
+    ),
+    ".hosts.http.tasks_http_transport": ("TasksHttpTransport",),
+    ".inbox": ("Inbox",),
+    ".journal.base": (
+        "Asking",
+        "Instruction",
+        "Journal",
+        "Lease",
+        "LeaseSource",
+        "Listener",
+        "Taken",
+    ),
+    ".journal.codec": ("Codec",),
+    ".journal.sqlite.journal": ("SqliteJournal",),
+    ".journal.sqlite.memory": ("MemoryJournal",),
+    ".machine.record": (
+        "Origin",
+        "Scope",
+        "TaskRecord",
+    ),
+    ".machine.states": ("LastFailure",),
+    ".policy": (
+        "PollPolicy",
+        "ReceivePolicy",
+    ),
+    ".protocol.task": (
+        "Task",
+        "TaskStatus",
+    ),
+    ".questions.callbacks": ("InputContext",),
+    ".questions.question": ("Question",),
+    ".sessions.base": (
+        "Limits",
+        "ObservedTasks",
+        "Session",
+        "Snapshot",
+        "TaskRef",
+        "ToolCall",
+    ),
 }
-"""Imported on use, since they need httpx or httpx2, or are for some hosts only."""
+"""The public names of each module. They are imported on use: some hosts lack httpx, and the command
+shows its help sooner."""
+
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
     "AlreadyAnsweredError",
@@ -169,10 +262,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # on use, since it reads files
 
         return version("mcp-tasks-client")
-    if name in _LATE:
-        return getattr(import_module(_LATE[name], __name__), name)
-    # Imported on use, since they need what the rest does not.
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name], __name__), name)
     if name not in _NEED_AN_EXTRA:
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")  # such as mcp_tasks_client.errors
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, needed, remedy = _NEED_AN_EXTRA[name]
     if not _is_installed(needed):
@@ -194,3 +288,7 @@ def _make_placeholder(name: str, needed: str, remedy: str) -> type:
         raise ImportError(f"{name} needs {needed}: {remedy}", name=needed)
 
     return type(name, (), {"__new__": refuse, "__doc__": f"Needs {needed}: {remedy}"})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

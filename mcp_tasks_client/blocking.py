@@ -287,10 +287,16 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     cancel = _waiting(TaskHandle.cancel)
     acknowledge = _waiting(TaskHandle.acknowledge)
     outcome = _entering(TaskHandle.outcome)
+    peek = _waiting(TaskHandle.peek)
     questions = _giving(TaskHandle.questions, _block_each)
     answer = _waiting(TaskHandle.answer)
 
     updates = _iterating(TaskHandle.updates, _task, until_closed=False)
+
+    @property
+    def record(self) -> TaskRecord | None:
+        """All that is known here of the call; ``None`` of a handle that is detached."""
+        return self._inner.record
 
     @property
     def task_id(self) -> str | None:
@@ -478,6 +484,7 @@ class BlockingInbox(_Opening[Inbox]):
     answer = _waiting(Inbox.answer)
     cancel = _waiting(Inbox.cancel)
     acknowledge = _waiting(Inbox.acknowledge)
+    outcome = _waiting(Inbox.outcome)
     prune = _waiting(Inbox.prune)
 
 

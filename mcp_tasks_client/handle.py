@@ -12,7 +12,7 @@ from .engine.endpoint import Endpoint
 from .engine.live_call import InHand, LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
-from .machine.record import TaskReference, reference_of
+from .machine.record import TaskRecord, TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .protocol.text import quote, shorten
@@ -65,6 +65,11 @@ class TaskHandle:
         return self._label if self._call is None else self._call.record.label
 
     @property
+    def record(self) -> TaskRecord | None:
+        """All that is known here of the call; ``None`` of a handle that is detached."""
+        return None if self._call is None else self._call.record
+
+    @property
     def task(self) -> Task | None:
         """The latest snapshot; ``None`` if there is no task."""
         return self._task if self._call is None else self._call.task
@@ -113,6 +118,30 @@ class TaskHandle:
         endpoint, call = self._attached()
         deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
         return await endpoint.deliver(call, deadline, raise_on_error=raise_on_error)
+
+    async def peek(
+        self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
+    ) -> CallToolResult | TasksClientError:
+        """Wait for the outcome and look at it, without receiving it.
+
+        It stays for the program that it belongs to, which has it from :meth:`result`, or by
+        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. After :meth:`acknowledge` nobody gets it.
+
+        Args are those of :meth:`result`.
+
+        Returns:
+            The server's result, or the error that :meth:`result` would raise for this end.
+
+        Raises:
+            WaitTimeoutError: The time is over. The task goes on.
+            InputUnansweredError: The server asked something that got no answer. The task goes on.
+            SessionError: The server refused to be asked, or broke the protocol.
+            JournalError: A step could not be made durable, and was therefore not taken.
+        """
+        endpoint, call = self._attached()
+        await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+        with endpoint.awaited(call):
+            return await endpoint.read_end(call)
 
     @asynccontextmanager
     async def outcome(

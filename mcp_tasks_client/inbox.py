@@ -10,6 +10,7 @@ from typing import Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 import anyio.lowlevel
+from mcp_types import CallToolResult
 
 from .aio.uncut import run_to_its_end
 from .engine.adoption import check_limit
@@ -17,6 +18,7 @@ from .engine.call_store import BATCH, CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
 from .engine.news import News
+from .engine.outcome import read_outcome
 from .errors import TasksClientError
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
@@ -173,6 +175,28 @@ class Inbox:
         self._opened()
         record = await self._journal.by_id(record_id)
         return record if record is not None and self._shows(record) else None
+
+    async def outcome(self, record: TaskRecord) -> CallToolResult | TasksClientError | None:
+        """How a call has ended, for showing it. Nobody receives it by this.
+
+        Args:
+            record: One that :meth:`records` returned.
+
+        Returns:
+            The server's result, or the error that :meth:`TaskHandle.result` would raise; ``None`` if the call
+            has not ended.
+
+        Raises:
+            ValueError: The inbox does not show this call.
+            TasksClientError: The inbox is not open.
+        """
+        self._check_shown(record)
+        if not record.finished:
+            return None
+        try:
+            return await read_outcome(record, None, None)
+        except TasksClientError as error:
+            return error
 
     async def is_driven(self, record: TaskRecord) -> bool:
         """Whether a living process has the call, as far as can be seen from here.
@@ -353,11 +377,15 @@ class Inbox:
         )
 
     def _live(self, record: TaskRecord) -> LiveCall:
+        self._check_shown(record)
+        return self._opened().live_of(record)
+
+    def _check_shown(self, record: TaskRecord) -> None:
+        self._opened()
         if not isinstance(record, TaskRecord):
             raise TypeError(f"not a TaskRecord, as from inbox.record(), but a {type(record).__name__}")
         if not self._shows(record):
             raise ValueError("this inbox is for other calls; take the record from its records()")
-        return self._opened().live_of(record)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 

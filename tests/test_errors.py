@@ -265,6 +265,8 @@ def test_what_else_an_error_is_stands_in_the_drawing_too() -> None:
     assert {kind: bases for kind, bases in foreign.items() if bases} == {
         WaitTimeoutError: ["TimeoutError"],
         InvalidAnswerError: ["ValueError"],
+        FormError: ["ValueError"],
     }
     assert "(also TimeoutError)" in drawn()["WaitTimeoutError"][2]
     assert "(also ValueError)" in drawn()["InvalidAnswerError"][2]
+    assert "(also ValueError)" in drawn()["FormError"][2]

@@ -25,17 +25,20 @@ PACKAGE: Final = "mcp_tasks_client"
 OLDER: Final = "sessions.v2025"
 
 FLOORS: Final = (
-    ("policy", "aio", "protocol"),
+    ("policy", "aio", "foreign_text", "protocol"),
     ("machine",),
     ("errors",),
     ("journal",),
-    ("questions", "forms"),
+    ("questions",),
+    ("forms",),
     ("sessions",),
     ("engine",),
     ("handle",),
     ("hosts",),
     ("client", "inbox"),
     ("blocking", "testing"),
+    ("cli",),
+    ("__main__",),
 )
 """The rooms (folders and modules of the top level) from the bottom up. A room imports rooms of
 lower floors, and the ones named before it on its own floor."""
@@ -132,6 +135,23 @@ def test_no_import_runs_back_up() -> None:
         if module
         for one in imports
         if one.ours and not (one.name and place[room_of(one.name)] <= place[room_of(module)])
+    ]
+    assert not wrong
+
+
+def test_the_command_uses_public_modules_alone() -> None:
+    """A verb that lacks something shows that every host lacks it."""
+    public = {PACKAGE, f"{PACKAGE}.foreign_text", f"{PACKAGE}.forms", f"{PACKAGE}.progress"}
+    wrong = [
+        f"{module} imports {one.name}"
+        for module, imports in modules().items()
+        if room_of(module) == "cli"
+        for one in imports
+        if (
+            room_of(one.name) != "cli"
+            if one.ours
+            else one.name.startswith(PACKAGE) and one.name not in public
+        )
     ]
     assert not wrong
 

@@ -24,12 +24,27 @@ LATE: Final = {
 """Who needs it. What our dependencies import by themselves is theirs."""
 
 
-@pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.testing"])
-def test_importing_the_package_loads_nothing_that_is_needed_later_or_by_some_hosts_only(module: str) -> None:
+def test_importing_the_package_alone_loads_nothing() -> None:
+    """The command shows its help, and completes words, before anything else is loaded."""
+    program = "import sys, mcp_tasks_client; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not {"anyio", "mcp_types", "pydantic", *LATE} & set(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("mcp_tasks_client", "BlockingTasksClient, Inbox, SqliteJournal, TasksClient"),
+        ("mcp_tasks_client.testing", "*"),
+    ],
+)
+def test_the_client_loads_nothing_that_is_needed_later_or_by_some_hosts_only(module: str, names: str) -> None:
     program = f"""
 import sys, anyio.from_thread, mcp_types, pydantic
 before = set(sys.modules)
-import {module}
+from {module} import {names}
 print(*sorted(set(sys.modules) - before))
 """
     ran = subprocess.run(

@@ -17,6 +17,9 @@ from ..machine.record import Origin
 
 __all__ = ["Process"]
 
+_COMMAND: Final = "mcp-tasks"
+"""The name of our own command, also as ``python -m mcp_tasks_client``."""
+
 _CLOCK_STEP_S: Final = 0.0 if sys.platform == "linux" else 2.0
 """Seconds by which the start of a process may seem to move, where only the wall clock tells it."""
 
@@ -77,7 +80,8 @@ def _program() -> str:
     """The name that people would call this program: the module of ``python -m``, else its script."""
     module = getattr(sys.modules.get("__main__"), "__spec__", None)
     if module is not None:
-        return str(module.name).removesuffix(".__main__")
+        name = str(module.name).removesuffix(".__main__")
+        return _COMMAND if name == __package__.partition(".")[0] else name
     script = Path(sys.argv[0] if sys.argv else "").name
     return script if script not in ("", "-c") else Path(sys.executable or "python").name
 

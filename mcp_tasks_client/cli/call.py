@@ -1,0 +1,121 @@
+"""``mcp-tasks call``: call a tool, and see its task through."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import anyio
+import typer
+
+import mcp_tasks_client as tasks
+
+from .arguments import read_arguments
+from .asking import QuestionsOption, callback_for
+from .exits import Exit
+from .following import Follower, follow
+from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
+from .output import Output
+from .running import run
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, read_headers
+
+__all__ = ["call"]
+
+
+def call(
+    server: Annotated[str, typer.Argument(help="The URL of the server.")],
+    tool: Annotated[str, typer.Argument(help="The tool.")],
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[k=v] [k:=json]", help="Arguments: texts, by the tool's schema, or JSON."),
+    ] = None,
+    input_json: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE|-", help="All arguments, as a JSON object.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="An idempotency key. The same line run again joins the call, or has its outcome."),
+    ] = None,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="Under --key: send a call of unknown outcome once more.")
+    ] = False,
+    label: Annotated[str | None, typer.Option(help="A short text that lists show beside the call.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the server has a task.")] = False,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait at most so long.")] = None,
+    questions: QuestionsOption = None,
+    cancel_on_interrupt: Annotated[
+        bool, typer.Option("--cancel-on-interrupt", help="Ctrl-C cancels the task. Without, it runs on.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The result as a JSON object.")] = False,
+    header: HeaderOption = None,
+    bearer_env: BearerOption = None,
+    header_env: HeaderEnvOption = None,
+    journal: JournalOption = None,
+    schema: SchemaOption = None,
+    keys: KeysOption = None,
+    principal: PrincipalOption = None,
+) -> None:
+    """Call a tool and write its result, however long the server takes.
+
+    Without --key each run of the line is a new call. Ctrl-C lets the task run on, and names the line that
+    goes on with it.
+    """
+    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+
+    async def main() -> Exit | None:
+        target = Server(server, read_headers(header, bearer_env, header_env))
+        follower, handle = Follower(where, output), None
+        async with target.client(where, callback_for(questions)) as client:
+            try:
+                with anyio.fail_after(timeout):
+                    starting = client.start_tool(
+                        tool,
+                        await read_arguments(client, tool, pairs or [], input_json),
+                        idempotency_key=key,
+                        on_unknown="resend" if resend else "raise",
+                        label=label,
+                    )
+                    handle = await follower.begin(starting)
+                    if detach and not handle.done:
+                        _detach(handle, follower, output)
+                        return None
+                    end = await follow(handle, where)
+            except TimeoutError:
+                raise follower.time_out(None if handle is None else handle.record, timeout) from None
+            except asyncio.CancelledError:
+                if handle is None:
+                    follower.let_go_before_task(has_key=key is not None)
+                elif not handle.done:
+                    await _let_go(handle, follower, cancels=cancel_on_interrupt)
+                raise
+            code = follower.write(handle.reference["record_id"], end)
+            if handle.done:
+                await handle.acknowledge()
+            return code
+
+    run(main, output, where)
+
+
+def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> None:
+    """Write the ID of a call that goes on without the command."""
+    record = handle.record
+    assert record is not None
+    if output.as_json:
+        output.document({"record": record.record_id, "result": None})
+    else:
+        output.text(record.record_id)
+    follower.detach(record)
+
+
+async def _let_go(handle: tasks.TaskHandle, follower: Follower, *, cancels: bool) -> None:
+    record = handle.record
+    assert record is not None
+    if not cancels:
+        follower.let_go([record])
+        return
+    with suppress(
+        tasks.TasksClientError
+    ):  # the wish is in the journal, and goes with the next poll of anybody
+        await asyncio.shield(asyncio.ensure_future(handle.cancel()))
+    follower.tell_cancelled(record)

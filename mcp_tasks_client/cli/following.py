@@ -1,0 +1,183 @@
+"""A call is followed to its end, and its end is written, be the call a new one or one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import mcp_tasks_client as tasks
+
+from .exits import CommandError, Exit, as_command_error
+from .journal import Where
+from .lines import short_id
+from .output import Output, document_of_result
+from .times import ahead, exact
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+__all__ = ["End", "Follower", "follow"]
+
+End: TypeAlias = Union["CallToolResult", "tasks.TasksClientError", CommandError]
+"""How a call has ended, or why the command follows it no longer."""
+
+
+async def follow(handle: tasks.TaskHandle, where: Where) -> End:
+    """Wait for the end of a call. Nobody receives its outcome by this."""
+    try:
+        return await handle.peek()
+    except tasks.InputUnansweredError as error:
+        return name_question(error, where)
+
+
+def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandError:
+    """The error that names the line which answers an open question."""
+    failure = as_command_error(error)
+    if error.questions:
+        failure.next = where.line("answer", error.questions[0].question_id)
+    return failure
+
+
+class Follower:
+    """Says how calls have ended, and how to go on with those that have not.
+
+    Args:
+        where: The journal, which the lines of receipts name.
+        output: Gets results and receipts.
+    """
+
+    def __init__(self, where: Where, output: Output) -> None:
+        self._where, self._output = where, output
+
+    async def begin(self, starting: Awaitable[tasks.TaskHandle]) -> tasks.TaskHandle:
+        """Make a call, until the server has answered.
+
+        Raises:
+            CommandError: A question waits for an answer.
+            TasksClientError: The call could not be made, or its outcome is unknown.
+        """
+        try:
+            return await starting
+        except tasks.InputUnansweredError as error:
+            raise name_question(error, self._where) from error
+
+    # ── receipts ──────────────────────────────────────────────────────────────────────────────
+
+    def detach(self, record: tasks.TaskRecord) -> None:
+        """Say how to go on with a task that runs on without us.
+
+        Raises:
+            OSError: The output could not be written.
+        """
+        self._output.note(f"The task runs on. {_kept_until(record)}Nobody polls it, so wait for it in time:")
+        self._output.next(self._go_on(record))
+
+    def let_go(self, records: Iterable[tasks.TaskRecord]) -> None:
+        """Say how to go on with calls whose waiting was interrupted."""
+        with suppress(OSError):
+            for record in records:
+                self._output.note(f"Let go. The task runs on. {_kept_until(record)}To go on:")
+                self._output.next(self._go_on(record))
+
+    def let_go_before_task(self, *, has_key: bool) -> None:
+        """Say the same where the server has not answered."""
+        again = " The same line, run again, has its outcome." if has_key else ""
+        with suppress(OSError):
+            self._output.note(f"The server has not answered yet. The tool may have run.{again}")
+
+    def tell_cancelled(self, record: tasks.TaskRecord) -> None:
+        """Say that the server was asked to cancel."""
+        with suppress(OSError):
+            self._output.note("The server was asked to cancel the task. It may finish all the same:")
+            self._output.next(self._go_on(record))
+
+    def time_out(self, record: tasks.TaskRecord | None, timeout: float | None) -> CommandError:
+        """The error of a wait that took longer than it may. ``None`` is a call that has no task yet."""
+        if record is None or (record.task_id is None and not record.finished):
+            return CommandError(
+                Exit.OUTCOME_UNKNOWN,
+                f"The server has not answered within {timeout} s. The tool may have run.",
+            )
+        return CommandError(
+            Exit.TIMED_OUT,
+            f"No outcome within {timeout} s. The task runs on. {_kept_until(record)}To wait on:",
+            record=record.record_id,
+            next=self._go_on(record),
+        )
+
+    def _go_on(self, record: tasks.TaskRecord) -> str:
+        return self._where.line("wait", short_id(record.record_id))
+
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, record_id: str | None, end: End) -> Exit:
+        """Write how a call has ended: its result on stdout, an error on stderr.
+
+        Args:
+            record_id: Of the call.
+            end: Its end.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            OSError: The output could not be written, so that nobody has received the outcome.
+        """
+        failure = _failure_of(record_id, end)
+        if not isinstance(end, Exception):
+            if self._output.as_json:
+                self._output.document(document_of_end(record_id, end))
+            else:
+                self._output.result(end)
+        if failure is None:
+            return Exit.RESULT
+        self._output.fail(failure)
+        return failure.exit
+
+    def write_all(self, records: Sequence[tasks.TaskRecord], ends: Mapping[str, End]) -> Exit:
+        """Write how several calls have ended, in the order of the records. Those without an end are left out.
+
+        Returns:
+            The first exit code that is not 0.
+
+        Raises:
+            OSError: The output could not be written, so that nobody has received the outcomes.
+        """
+        given = [(one.record_id, ends[one.record_id]) for one in records if one.record_id in ends]
+        if len(records) == 1 or not self._output.as_json:
+            codes = [self.write(*one) for one in given]
+        else:
+            self._output.document([document_of_end(*one) for one in given])
+            failures = [_failure_of(*one) for one in given]
+            codes = [Exit.RESULT if one is None else one.exit for one in failures]
+        return next((code for code in codes if code), Exit.RESULT)
+
+
+def _failure_of(record_id: str | None, end: End) -> CommandError | None:
+    """The error that the end of a call is; ``None`` for a good one."""
+    if isinstance(end, CommandError):
+        return end
+    if isinstance(end, tasks.TasksClientError):
+        failure = as_command_error(end)
+        failure.record = record_id
+        return failure
+    if end.is_error:
+        return CommandError(Exit.TOOL_FAILED, "The tool returned an error.", record=record_id)
+    return None
+
+
+def document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
+    """The end of a call for programs."""
+    if isinstance(end, Exception):
+        failure = _failure_of(record_id, end)
+        assert failure is not None, "an error is no good end"
+        return {"record": record_id, "error": failure.document()}
+    return {"record": record_id, "result": document_of_result(end)}
+
+
+def _kept_until(record: tasks.TaskRecord) -> str:
+    """Until when the server keeps a task, as a sentence."""
+    if record.expires_at is None:
+        return ""
+    return f"The server keeps it until {exact(record.expires_at)}, {ahead(record.expires_at)}. "

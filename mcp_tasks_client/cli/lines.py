@@ -1,0 +1,29 @@
+"""Command lines as a receipt names them, ready for the shell."""
+
+from __future__ import annotations
+
+import shlex
+
+__all__ = ["SHORT_ID", "Line", "short_id"]
+
+SHORT_ID = 8
+"""Characters of a ``record_id`` in lists and receipts."""
+
+
+class Line:
+    """A line of ``mcp-tasks``, to which options are added."""
+
+    def __init__(self, verb: str, *words: str) -> None:
+        self._words = ["mcp-tasks", verb, *words]
+
+    def add(self, *words: str) -> None:
+        """Add an option and its value."""
+        self._words += words
+
+    def __str__(self) -> str:
+        return shlex.join(self._words)
+
+
+def short_id(record_id: str) -> str:
+    """Enough of an ID to name a call."""
+    return record_id[:SHORT_ID]

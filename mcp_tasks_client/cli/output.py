@@ -1,0 +1,146 @@
+"""What the command writes: the result or the list on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mcp_tasks_client.foreign_text import many_lines, one_line
+
+from .exits import CommandError
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, ContentBlock
+    from rich.console import Console, RenderableType
+
+__all__ = [
+    "LONGEST_RESULT",
+    "Output",
+    "document_of_result",
+    "dump",
+    "give_up_on_stdout",
+    "make_console",
+    "read_result",
+]
+
+LONGEST_RESULT = 1_000_000
+"""Characters of a result that are written for people. ``--json`` writes all of it."""
+
+
+class Output:
+    """Where a verb writes.
+
+    Args:
+        as_json: stdout has one JSON document, and an error is one line of JSON.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def note(self, text: str) -> None:
+        """Tell a person something, on stderr. The text may be foreign."""
+        _write(sys.stderr, f"{many_lines(text)}\n")
+
+    def next(self, line: str) -> None:
+        """Name the command that comes next."""
+        self.note(f"  {line}")
+
+    def fail(self, error: CommandError) -> None:
+        """Tell why the command fails."""
+        if not self.as_json:
+            self.note(f"mcp-tasks: {error}")
+            if error.next is not None:
+                self.next(error.next)
+            return
+        _write(sys.stderr, f"{dump({'error': error.document()})}\n")
+
+    def document(self, document: Any) -> None:
+        """Write a JSON document in one line.
+
+        Raises:
+            OSError: stdout is closed, or its disk is full.
+        """
+        _write(sys.stdout, f"{dump(document)}\n")
+
+    def text(self, text: str) -> None:
+        """Write a text of many lines, which may be foreign.
+
+        Raises:
+            OSError: As above.
+        """
+        _write(sys.stdout, f"{many_lines(text, LONGEST_RESULT)}\n")
+
+    def result(self, result: CallToolResult) -> None:
+        """Write the result of a tool for people.
+
+        Raises:
+            OSError: As above.
+        """
+        self.text(read_result(result))
+
+    def draw(self, *parts: RenderableType) -> None:
+        """Draw tables and the like, which hold foreign text as plain ``Text`` alone.
+
+        Raises:
+            OSError: As above.
+        """
+        console = make_console()
+        for part in parts:
+            console.print(part)
+        sys.stdout.flush()
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that takes nothing in a text for markup. It heeds ``NO_COLOR`` and ``TERM=dumb`` itself."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def dump(document: Any) -> str:
+    """A document as JSON of printable ASCII: what is not printable stands escaped."""
+    return json.dumps(document).replace("\x7f", "\\u007f")
+
+
+def document_of_result(result: CallToolResult) -> Any:
+    """A result as the server sent it."""
+    return result.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def read_result(result: CallToolResult) -> str:
+    """A result in words, as the server wrote them. They are foreign text."""
+    lines = [_told(block) for block in result.content]
+    if not lines and result.structured_content is not None:
+        lines.append(json.dumps(result.structured_content, indent=2, ensure_ascii=False))
+    return "\n".join(lines)
+
+
+def _told(block: ContentBlock) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            size = len(block.data) * 3 // 4
+            return f"[{block.type}, {one_line(block.mime_type, 60)}, {size} bytes: --json has it]"
+        case "resource_link":
+            return f"[{one_line(block.uri)}]"
+        case _:
+            return f"[{block.type}: --json has it]"
+
+
+def _write(stream: Any, text: str) -> None:
+    """Write and flush. A text that the stream's encoding lacks is written with ``?``."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def give_up_on_stdout() -> None:
+    """Have the interpreter flush a stdout that is closed into nowhere when it ends."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())

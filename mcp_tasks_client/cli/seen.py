@@ -1,0 +1,170 @@
+"""A call as the verbs see it: its record, who drives it, its open questions; in JSON and in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
+
+from .journal import Where
+from .lines import short_id
+from .times import ahead, iso, span
+
+__all__ = ["SeenCall", "document_of_question", "look_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCall:
+    """A call, as it stands in the journal."""
+
+    record: tasks.TaskRecord
+    questions: Sequence[tasks.Question]
+    is_driven: bool
+
+    @property
+    def is_open(self) -> bool:
+        """True if the call is not over, or nobody has received its outcome."""
+        return not self.record.finished or self.record.delivered_at is None
+
+    @property
+    def state(self) -> str:
+        """Where the call stands, in a word."""
+        if self.questions and not self.record.finished:
+            return "input_required"
+        if self.record.status == "calling" and not self.is_driven:
+            return "outcome_unknown"
+        return one_line(self.record.status, 20)
+
+    @property
+    def title(self) -> str:
+        """The tool, and the label of the call if it has one."""
+        tool = one_line(self.record.tool or "(task)", 60)
+        return tool if self.record.label is None else f"{tool}: {one_line(self.record.label, 80)}"
+
+    @property
+    def status_message(self) -> str | None:
+        """The server's words on the task."""
+        task = self.record.task
+        return None if task is None or task.status_message is None else one_line(task.status_message)
+
+    def reasons(self, where: Where) -> Iterator[str]:
+        """Why nothing happens, or what happens next: a sentence each, with the line that helps."""
+        record, name = self.record, short_id(self.record.record_id)
+        if record.finished:
+            if record.delivered_at is None:
+                yield f"Nobody has received the outcome yet: {where.line('wait', name)}"
+            return
+        for question in self.questions:
+            yield f"It waits for an answer: {where.line('answer', question.question_id)}"
+        if record.last_failure is not None:
+            failure = record.last_failure
+            words = one_line(failure.message)
+            yield f"The server is not reached for {span(_since(failure.since))}: {words}"
+        if not self.is_driven:
+            yield from self._reasons_undriven(where, name)
+        elif record.due_at is not None:
+            yield f"Next look {ahead(record.due_at)}."
+
+    def _reasons_undriven(self, where: Where, name: str) -> Iterator[str]:
+        if self.state == "outcome_unknown":
+            yield "Its program ended before the server had replied. The tool may have run."
+        else:
+            yield f"No living process drives it, so nobody polls: {where.line('wait', name)}"
+
+    def note(self) -> str:
+        """What a list says beside the call, in one line."""
+        record = self.record
+        if record.finished:
+            return "" if record.delivered_at is not None else "not received"
+        if self.questions:
+            return f"waits for an answer since {span(_since(self.questions[0].asked_at))}"
+        if record.last_failure is not None:
+            return f"not reached for {span(_since(record.last_failure.since))}"
+        if not self.is_driven:
+            return "nobody drives it"
+        return self.status_message or ""
+
+    def document(self) -> dict[str, Any]:
+        """The call for programs. The ID of the task is a credential, and not part of it."""
+        record, failure = self.record, self.record.last_failure
+        task, origin = record.task, record.origin
+        return {
+            "record": record.record_id,
+            "state": self.state,
+            "tool": record.tool,
+            "label": record.label,
+            "key": record.idempotency_key,
+            "endpoint": record.scope.endpoint,
+            "principal": record.scope.principal,
+            "application": record.application,
+            "origin": None
+            if origin is None
+            else {"program": origin.program, "host": origin.host, "pid": origin.pid},
+            "driven": self.is_driven,
+            "created_at": iso(record.created_at),
+            "updated_at": iso(record.updated_at),
+            "delivered_at": iso(record.delivered_at),
+            "expires_at": iso(record.expires_at),
+            "next_look_at": iso(record.due_at),
+            "status_message": None if task is None else task.status_message,
+            "failure": None
+            if failure is None
+            else {"message": failure.message, "count": failure.count, "since": iso(failure.since)},
+            "questions": [document_of_question(one) for one in self.questions],
+        }
+
+
+def document_of_question(question: tasks.Question) -> dict[str, Any]:
+    """A question for programs, with what is asked as the server sent it."""
+    params = question.params
+    return {
+        "question": question.question_id,
+        "record": question.record_id,
+        "tool": question.tool,
+        "label": question.label,
+        "endpoint": question.endpoint,
+        "principal": question.principal,
+        "method": question.method,
+        "params": None
+        if params is None
+        else params.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"meta"}),
+        "refused": question.refused,
+        "asked_at": iso(question.asked_at),
+        "expires_at": iso(question.expires_at),
+    }
+
+
+async def look_at(
+    inbox: tasks.Inbox, records: Sequence[tasks.TaskRecord], questions: Sequence[tasks.Question] | None = None
+) -> list[SeenCall]:
+    """See calls as they stand.
+
+    Args:
+        inbox: Open.
+        records: As the inbox returned them just now.
+        questions: All that are open; ``None`` asks the inbox.
+
+    Raises:
+        JournalError: The journal could not be read.
+    """
+    if questions is None:
+        questions = await inbox.questions()
+    asked: dict[str, list[tasks.Question]] = {}
+    for question in questions:
+        asked.setdefault(question.record_id, []).append(question)
+    return [
+        SeenCall(
+            one,
+            asked.get(one.record_id, ()),
+            not one.finished and await inbox.is_driven(one),
+        )
+        for one in records
+    ]
+
+
+def _since(at: float) -> float:
+    return time.time() - at

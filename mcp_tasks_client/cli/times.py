@@ -1,0 +1,42 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+
+__all__ = ["ago", "ahead", "exact", "iso", "span"]
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units, such as ``4m12s`` or ``3d2h``."""
+    left = max(0, round(seconds))
+    for (size, name), (smaller, below) in pairwise(_UNITS):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
+    return f"{left}s"
+
+
+def ago(at: float) -> str:
+    """How long a time has passed."""
+    return f"{span(time.time() - at)} ago"
+
+
+def ahead(at: float) -> str:
+    """How long it is until a time, or has been since then."""
+    left = at - time.time()
+    return f"in {span(left)}" if left > 0 else ago(at)
+
+
+def exact(at: float) -> str:
+    """A time as the clock on the wall has it, with its zone."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def iso(at: float | None) -> str | None:
+    """A time for programs: UTC, in ISO 8601; ``None`` if there is none."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,192 @@
+"""``mcp-tasks wait``: see calls to their ends, whichever program made them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated, Final
+
+import anyio
+import typer
+
+import mcp_tasks_client as tasks
+
+from .asking import Elicit, QuestionsOption, callback_for
+from .completion import complete_record
+from .exits import CommandError, Exit
+from .following import End, Follower, follow
+from .journal import (
+    APPLICATION,
+    JournalOption,
+    KeysOption,
+    PrincipalOption,
+    SchemaOption,
+    Where,
+    find_record,
+)
+from .output import Output
+from .running import run
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerOption, read_headers
+
+__all__ = ["wait"]
+
+_LOOK_S: Final = 1.0
+"""Seconds between looks at a call that another program drives."""
+
+
+def wait(
+    ids: Annotated[
+        list[str], typer.Argument(help="Of calls; beginnings are enough.", autocompletion=complete_record)
+    ],
+    any_: Annotated[bool, typer.Option("--any", help="Until the first of them has ended.")] = False,
+    take: Annotated[
+        bool,
+        typer.Option(
+            "--take", help="Count the outcome as received, also for the program that made the call."
+        ),
+    ] = False,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait at most so long.")] = None,
+    questions: QuestionsOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One object; an array of them for several IDs.")
+    ] = False,
+    server: ServerOption = None,
+    header: HeaderOption = None,
+    bearer_env: BearerOption = None,
+    header_env: HeaderEnvOption = None,
+    journal: JournalOption = None,
+    schema: SchemaOption = None,
+    keys: KeysOption = None,
+    principal: PrincipalOption = None,
+) -> None:
+    """Wait for calls, and write how they ended.
+
+    A call that a living program drives is only followed. One that nobody drives is driven here, with the
+    credential that the options give. The outcome of another program's call stays for that program, unless
+    --take is given. Ctrl-C ends the waiting alone.
+    """
+    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+
+    async def main() -> Exit:
+        headers = read_headers(header, bearer_env, header_env)
+        async with AsyncExitStack() as opened:
+            inbox = await opened.enter_async_context(where.inbox())
+            records = [await find_record(inbox, one) for one in ids]
+            waiting = _Waiting(inbox, where, opened, server, headers, callback_for(questions))
+            follower = Follower(where, output)
+            try:
+                with anyio.move_on_after(timeout):
+                    await waiting.wait_for(records, only_first=any_)
+            except asyncio.CancelledError:
+                follower.let_go(one for one in waiting.last_seen.values() if not one.finished)
+                raise
+            ends = waiting.ends
+            if not (any_ and ends):
+                left = [one for one in records if one.record_id not in ends]
+                ends |= {
+                    one.record_id: follower.time_out(waiting.last_seen[one.record_id], timeout)
+                    for one in left
+                }
+            code = follower.write_all(records, ends)
+            for record in records:
+                if record.record_id in ends and (take or record.application == APPLICATION):
+                    await _receive(inbox, record)
+            return code
+
+    run(main, output, where)
+
+
+async def _receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
+    """Count the outcome of a call as received, if the call has ended."""
+    seen = await inbox.record(record.record_id)
+    if seen is not None and seen.finished and seen.delivered_at is None:
+        await inbox.acknowledge(seen)
+
+
+class _Waiting:
+    """Waits for calls of any server, and keeps how they ended."""
+
+    def __init__(
+        self,
+        inbox: tasks.Inbox,
+        where: Where,
+        opened: AsyncExitStack,
+        server: str | None,
+        headers: dict[str, str],
+        elicitation: Elicit,
+    ) -> None:
+        self.ends: dict[str, End] = {}
+        self.last_seen: dict[str, tasks.TaskRecord] = {}
+        self._inbox, self._where, self._opened = inbox, where, opened
+        self._server, self._headers, self._elicitation = server, headers, elicitation
+        self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
+
+    async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
+        """Wait until all calls have ended, or the first of them."""
+        self.last_seen = {one.record_id: one for one in records}
+        async with anyio.create_task_group() as group:
+
+            async def see(record: tasks.TaskRecord) -> None:
+                try:
+                    self.ends[record.record_id] = await self._see(record)
+                except (CommandError, tasks.TasksClientError) as error:
+                    self.ends[record.record_id] = error
+                if only_first:
+                    group.cancel_scope.cancel()
+
+            for record in records:
+                group.start_soon(see, record)
+
+    async def _see(self, record: tasks.TaskRecord) -> End:
+        """Follow a call to its end: by the journal while another program drives it, else over a client."""
+        while not record.finished:
+            handle = None if await self._inbox.is_driven(record) else await self._attach(record)
+            if handle is not None:
+                return await follow(handle, self._where)
+            await anyio.sleep(_LOOK_S)
+            seen = await self._inbox.record(record.record_id)
+            if seen is None:
+                raise CommandError(
+                    Exit.GONE,
+                    "The call has ended, and its program has received the outcome. Without a key the journal "
+                    "forgets it then.",
+                    record=record.record_id,
+                )
+            record = self.last_seen[record.record_id] = seen
+        outcome = await self._inbox.outcome(record)
+        assert outcome is not None, "the call has ended"
+        return outcome
+
+    async def _attach(self, record: tasks.TaskRecord) -> tasks.TaskHandle:
+        """Have a call driven here.
+
+        Raises:
+            CommandError: Its server cannot be reached.
+        """
+        url = self._server or _url_of(record)
+        if url is None:
+            raise CommandError(
+                Exit.USAGE,
+                f"Nobody drives the call, and {record.scope.endpoint!r} is no address. Give --server URL.",
+                record=record.record_id,
+            )
+        client = self._clients.get(record.scope)
+        if client is None:
+            made = Server(url, self._headers).client(self._where, self._elicitation, scope=record.scope)
+            client = self._clients[record.scope] = await self._opened.enter_async_context(made)
+        return await client.attach(
+            tasks.TaskReference(
+                endpoint=record.scope.endpoint,
+                principal=record.scope.principal,
+                tool=record.tool,
+                task_id=record.task_id,
+                record_id=record.record_id,
+            )
+        )
+
+
+def _url_of(record: tasks.TaskRecord) -> str | None:
+    """Where the server of a call is; ``None`` if its record has only a name, or no whole URL."""
+    endpoint = record.scope.endpoint
+    return endpoint if endpoint.startswith(("http://", "https://")) and "?sha256=" not in endpoint else None

@@ -1,0 +1,56 @@
+"""Foreign text made harmless where it is shown: in a terminal, a page, a log.
+
+A server writes names, titles, messages and results; other programs write labels. Any of it may hold terminal
+escape sequences, characters that turn the reading direction, and megabytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["many_lines", "one_line"]
+
+LONGEST_LINE: Final = 300
+"""Characters of one line, unless the caller says otherwise."""
+
+LONGEST_TEXT: Final = 20_000
+"""Characters of a text of many lines, likewise."""
+
+
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """``text`` in one line of printable characters, with single blanks between them.
+
+    Args:
+        text: Of a server, or of another program.
+        longest: Characters that are kept. A text that was cut ends with ``…``.
+    """
+    return _cut(_printable(text[: 4 * longest]), longest, is_cut=len(text) > 4 * longest)
+
+
+def many_lines(text: str, longest: int = LONGEST_TEXT, most: int | None = None) -> str:
+    """``text`` in lines of printable characters. Line breaks and indentation stay.
+
+    Args:
+        text: Of a server, or of another program.
+        longest: Characters that are kept, line breaks included. A text that was cut ends with ``…``.
+        most: Lines that are kept; ``None`` is any number.
+    """
+    lines = text[: longest + 1].replace("\r\n", "\n").split("\n")
+    is_cut = len(text) > longest or (most is not None and len(lines) > most)
+    shown = "\n".join(_indented(line) for line in lines[:most])
+    return _cut(shown, longest, is_cut=is_cut)
+
+
+def _cut(text: str, longest: int, *, is_cut: bool) -> str:
+    if len(text) <= longest and not is_cut:
+        return text
+    return f"{text[: longest - 1].rstrip()}…"
+
+
+def _printable(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _indented(line: str) -> str:
+    """A line whose blanks stay, since they may align columns."""
+    return "".join(c if c.isprintable() else " " for c in line.expandtabs(4)).rstrip()
