@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import pyte
 
+from tests._forked import make_command
+
 from .current_server import LIMIT_S
 
 __all__ = ["Ran", "Terminal", "in_terminal", "run_command"]
@@ -68,7 +70,7 @@ def run_command(journal: Path | str, *arguments: str, given: str = "", **more: s
         more: Further variables of its environment.
     """
     ran = subprocess.run(
-        [*COMMAND, *arguments],
+        make_command(*COMMAND[1:], *arguments),  # forked: most of its time would be that of imports
         input=given,
         capture_output=True,
         text=True,
