@@ -44,6 +44,7 @@ from .errors import (
     ToolError,
     WaitTimeoutError,
 )
+from .estimate import Estimate
 from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
 from .journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
@@ -96,6 +97,7 @@ __all__ = [
     "CredentialRefusedError",
     "DrivenElsewhereError",
     "Environment",
+    "Estimate",
     "FernetCodec",
     "Handle",
     "IdempotencyConflictError",

@@ -19,6 +19,8 @@ TESTS = (
     "machine/test_record.py",
     "machine/test_task.py",
     "machine/test_policy.py",
+    "machine/test_running_time.py",
+    "test_estimate.py",
 )
 
 
@@ -37,7 +39,9 @@ def run(*args: str) -> None:
 def test_the_tests_of_the_pure_rooms_take_every_branch_of_them(tmp_path: Path) -> None:
     data, report = f"--data-file={tmp_path / 'data'}", tmp_path / "report.json"
     library = HERE.parent / "mcp_tasks_client"
-    rooms = [library / "errors.py", library / "policy.py", *library.glob("protocol/*.py")]
+    rooms = [library / f"{name}.py" for name in ("errors", "estimate", "policy")] + [
+        *library.glob("protocol/*.py")
+    ]
     rooms += library.glob("machine/*.py")
     include = ",".join(map(str, rooms))
     files = [str(HERE / name) for name in TESTS]

@@ -97,7 +97,7 @@ class Intruder:
             connection.execute("DELETE FROM records")
         with psycopg.connect(self.database, autocommit=True) as other:
             other.execute("SET lock_timeout = 50")
-            for table in ("records", "instructions", "leases"):
+            for table in ("records", "instructions", "leases", "durations"):
                 with pytest.raises(psycopg.errors.LockNotAvailable):
                     other.execute(f"DELETE FROM {SCHEMA}.{table}".encode())
         self.tried += 1
