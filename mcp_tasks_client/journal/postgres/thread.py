@@ -237,7 +237,7 @@ class PostgresThread(JournalThread):
                     for run in group_jobs(jobs):
                         work = run[0].work
                         statements = (work.again if was_committed else None) or work.statements
-                        if (also := also_of(run)) and not was_committed:
+                        if also := also_of(run):
                             self._send_also(connection, also, run)
                         cursors = [self._send(connection, name, run) for name in statements]
                         sent.append((run, cursors))
