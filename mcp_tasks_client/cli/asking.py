@@ -69,11 +69,20 @@ class _Person:
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
         """Put a question. The library cancels this when somebody else has answered."""
-        from .form import ask  # type: ignore[import-not-found]  # to come
+        from .form import ask
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            form = asyncio.ensure_future(ask(context, params, withdrawn))
+            question = context.question
+            asked = ask(
+                params,
+                server=None if question is None else question.endpoint,
+                tool=context.tool,
+                label=context.label,
+                refused=None if question is None else question.refused,
+                withdrawn=withdrawn,
+            )
+            form = asyncio.ensure_future(asked)
             try:
                 return await asyncio.shield(form)
             except asyncio.CancelledError:
