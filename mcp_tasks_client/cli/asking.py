@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Questions", "QuestionsOption", "callback_for"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """What a client takes for ``elicitation=``."""
@@ -42,9 +42,9 @@ QuestionsOption = Annotated[
 
 def callback_for(questions: Questions | None) -> Elicit:
     """The callback for questions. No question is declined because nobody sits at the terminal."""
-    match questions or (Questions.ASK if _is_terminal() else Questions.FAIL):
+    match questions or (Questions.ASK if is_terminal() else Questions.FAIL):
         case Questions.ASK:
-            return _Person().ask
+            return Person().ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
@@ -52,7 +52,8 @@ def callback_for(questions: Questions | None) -> Elicit:
     raise AssertionError("one of the three")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """True where somebody can fill in a form."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -60,14 +61,14 @@ async def _leave(context: Any, params: Any) -> None:
     """Leave the question to others. The call parks, and the command fails with its ID."""
 
 
-class _Person:
+class Person:
     """The person at the terminal, who has one form before them at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
-        """Put a question. The library cancels this when somebody else has answered."""
+    async def ask(self, context: tasks.InputContext | tasks.Question, params: Any) -> ElicitResult | None:
+        """Put a question. It is cancelled when somebody else has answered."""
         from .form import ask  # type: ignore[import-not-found]  # to come
 
         withdrawn = asyncio.Event()
