@@ -12,6 +12,7 @@ from mcp_tasks_client.foreign_text import one_line
 
 from .journal import Where
 from .lines import short_id
+from .output import as_sent
 from .times import ahead, iso, span
 
 __all__ = ["SeenCall", "document_of_question", "look_at", "message_of"]
@@ -130,7 +131,7 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
         "method": question.method,
         "params": None
         if params is None
-        else params.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"meta"}),
+        else as_sent(params, without={"meta"}),  # which may hold the ID of the task
         "refused": question.refused,
         "asked_at": iso(question.asked_at),
         "expires_at": iso(question.expires_at),
