@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,10 +15,17 @@ from .arguments import read_json
 from .asking import Person, is_terminal
 from .completion import complete_question
 from .exits import CommandError, Exit
-from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where, find_question
+from .journal import (
+    JournalOption,
+    KeysOption,
+    PrincipalOption,
+    SchemaOption,
+    Where,
+    find_question,
+    find_record,
+)
 from .lines import short_id, short_question
 from .output import Output
-from .questions import tell_url
 from .running import run
 
 if TYPE_CHECKING:
@@ -77,7 +84,8 @@ def answer(
                     await _tell_gone(inbox, question, given, where)
                 raise
             result = await _ask(inbox, asked, where) if given.is_form else given.result_for(asked, where)
-            await _commit(asked, result, where)
+            again = where.line("answer", short_question(asked.question_id))
+            await _commit(asked.answer(result), asked.record_id, again, where)
             await _tell_sent(inbox, asked, result, where, output)
 
     run(main, output, where)
@@ -93,6 +101,11 @@ class _Given:
         self._actions = [
             name for name, is_given in (("accept", accept), ("decline", decline), ("cancel", cancel)) if is_given
         ]
+
+    @property
+    def has_texts(self) -> bool:
+        """True if a value is a text that the form may make something else of."""
+        return any(not pair.partition("=")[0].endswith(":") for pair in self._pairs)
 
     @property
     def _has_values(self) -> bool:
@@ -130,8 +143,7 @@ class _Given:
         if not hasattr(question.params, "requested_schema"):
             raise CommandError(
                 Exit.USAGE,
-                "The question has no form to fill in. "
-                + " ".join((*_tell_url_of(question), "Give one of --accept, --decline and --cancel.")),
+                "The question has no form to fill in. Give one of --accept, --decline and --cancel.",
                 record=question.record_id,
             )
         return self.result(question.params.requested_schema)
@@ -172,11 +184,6 @@ def _check_kind(question: tasks.Question, where: Where) -> None:
         )
 
 
-def _tell_url_of(question: tasks.Question) -> list[str]:
-    url = getattr(question.params, "url", None)
-    return [] if url is None else [line if line.endswith(".") else f"{line} ." for line in tell_url(url)]
-
-
 def _check_names(content: dict[str, Any], schema: dict[str, Any]) -> None:
     """Refuse a value for which a form has no field: many a schema would let a misspelt one pass.
 
@@ -190,3 +197,144 @@ def _check_names(content: dict[str, Any], schema: dict[str, Any]) -> None:
         if name not in properties:
             known = ", ".join(map(str, properties)) or "none"
             raise CommandError(Exit.USAGE, f"The form has no field {name!r}. It has: {known}.")
+
+
+async def _ask(inbox: tasks.Inbox, question: tasks.Question, where: Where) -> ElicitResult:
+    """The answer of the person at the terminal.
+
+    Raises:
+        CommandError: Somebody else has answered meanwhile; or the person has not, and the question waits on.
+    """
+    _check_kind(question, where)
+    result: ElicitResult | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while await _is_open(inbox, question):
+                await anyio.sleep(_LOOK_S)
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        with suppress(EOFError):  # nobody sits there
+            result = await Person().answer(question)
+        group.cancel_scope.cancel()
+    if result is not None:
+        return result
+    if await _is_open(inbox, question):
+        raise CommandError(
+            Exit.QUESTION_WAITS,
+            "Nothing was sent. The question waits for an answer:",
+            record=question.record_id,
+            next=where.line("answer", short_question(question.question_id)),
+        )
+    raise CommandError(
+        Exit.GONE,
+        "The question waits for no answer any more.",
+        record=question.record_id,
+        next=where.line("wait", short_id(question.record_id)),
+    )
+
+
+async def _is_open(inbox: tasks.Inbox, question: tasks.Question) -> bool:
+    try:
+        return await inbox.question(question.question_id) is not None
+    except tasks.JournalError:  # it may be read the next time, and a form must not go away for it
+        return True
+
+
+async def _commit(answering: Awaitable[None], record_id: str, again: str, where: Where) -> None:
+    """Leave an answer in the journal.
+
+    Args:
+        answering: Leaves it.
+        record_id: Of the call.
+        again: The line that answers the question.
+        where: The journal.
+
+    Raises:
+        CommandError: It does not fit, or the question waits for none any more.
+        JournalError: It could not be committed.
+    """
+    name = short_id(record_id)
+    try:
+        await answering
+    except tasks.InvalidAnswerError as error:
+        raise CommandError(Exit.USAGE, str(error), record=record_id, next=again) from None
+    except tasks.AlreadyAnsweredError as error:
+        raise _AnsweredError(str(error), record_id, where.line("wait", name), is_same=error.same) from None
+    except tasks.QuestionWithdrawnError as error:
+        raise CommandError(
+            Exit.GONE, str(error), record=record_id, next=where.line("show", name)
+        ) from None
+
+
+class _AnsweredError(CommandError):
+    """Somebody else was faster."""
+
+    def __init__(self, message: str, record_id: str, next: str, *, is_same: bool) -> None:
+        super().__init__(Exit.USAGE, message, record=record_id, next=next)
+        self.is_same = is_same
+
+
+async def _tell_gone(inbox: tasks.Inbox, question_id: str, given: _Given, where: Where) -> None:
+    """Say what became of a question that is not open, where the journal still tells.
+
+    Raises:
+        CommandError: Its call is over, or it has an answer: the same or another one.
+        JournalError: The journal could not be read.
+    """
+    try:
+        record = await find_record(inbox, question_id.partition("-")[0])
+    except CommandError:
+        return  # nothing is known of the call
+    if not record.finished and not given.is_form:
+        try:
+            # Without the form, so that a number may stand here as a text.
+            answering = inbox.answer(question_id, given.result({}))
+            await _commit(answering, record.record_id, where.line("answer", question_id), where)
+        except ValueError:
+            pass  # it is no whole ID, by which alone an answered question is found
+        except _AnsweredError as error:
+            if error.is_same or not given.has_texts:
+                raise
+            message = "This question has an answer already, and the first one counts."
+            raise CommandError(error.exit, message, record=error.record, next=error.next) from None
+    raise CommandError(
+        Exit.GONE,
+        "The call of this question has ended."
+        if record.finished
+        else "This question waits for no answer: it has one, or the server does not ask it any more.",
+        record=record.record_id,
+        next=where.line("show" if record.finished else "wait", short_id(record.record_id)),
+    )
+
+
+async def _tell_sent(
+    inbox: tasks.Inbox, question: tasks.Question, result: ElicitResult, where: Where, output: Output
+) -> None:
+    """Say who sends an answer, and how to go on."""
+    record = await inbox.record(question.record_id)
+    is_driven = record is not None and await inbox.is_driven(record)
+    left = [one for one in await inbox.questions() if one.record_id == question.record_id]
+    go_on = where.line("wait", short_id(question.record_id))
+    if output.as_json:
+        output.document(
+            {
+                "question": question.question_id,
+                "record": question.record_id,
+                "action": result.action,
+                "driven": is_driven,
+                "next": where.line("answer", short_question(left[0].question_id)) if left else go_on,
+            }
+        )
+        return
+    output.note(
+        "The answer is in the journal. The program that drives the call sends it. To follow the call:"
+        if is_driven
+        else "The answer is in the journal. No living program drives the call, so nobody sends it yet. To send "
+        "it and go on with the call:"
+    )
+    output.next(go_on)
+    if left:
+        output.note("The call asks more:")
+        output.next(where.line("answer", short_question(left[0].question_id)))

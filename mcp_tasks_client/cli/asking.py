@@ -68,13 +68,33 @@ class Person:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def ask(self, context: tasks.InputContext | tasks.Question, params: Any) -> ElicitResult | None:
-        """Put a question. It is cancelled when somebody else has answered."""
-        from .form import ask  # type: ignore[import-not-found]  # to come
+    async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
+        """Put a question of a call that is driven here. The library cancels this once it has an answer."""
+        question = context.question
+        return await self._put(
+            params,
+            server=None if question is None else question.endpoint,
+            tool=context.tool,
+            label=context.label,
+            refused=None if question is None else question.refused,
+        )
+
+    async def answer(self, question: tasks.Question) -> ElicitResult | None:
+        """Put a question of any call. The caller cancels this once it has an answer."""
+        return await self._put(
+            question.params,
+            server=question.endpoint,
+            tool=question.tool,
+            label=question.label,
+            refused=question.refused,
+        )
+
+    async def _put(self, params: Any, **shown: str | None) -> ElicitResult | None:
+        from .form import ask
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            form = asyncio.ensure_future(ask(context, params, withdrawn))
+            form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
             try:
                 return await asyncio.shield(form)
             except asyncio.CancelledError:

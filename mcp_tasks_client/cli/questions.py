@@ -20,7 +20,7 @@ from .running import run
 from .seen import document_of_question, message_of
 from .times import ahead, exact, span
 
-__all__ = ["questions", "tell_url"]
+__all__ = ["questions"]
 
 
 def questions(
@@ -75,18 +75,18 @@ def _tell(question: tasks.Question, where: Where) -> Iterator[str]:
     if question.expires_at is not None:
         waits += f", answer it until {exact(question.expires_at)} ({ahead(question.expires_at)})"
     yield f"{name}  {call}  {one_line(question.endpoint)}  {waits}"
+    if question.method != "elicitation/create":
+        yield f"  {one_line(question.method, 60)}, which the program of the call answers."
+        return
     yield f"  {message_of(question)}"
     if (url := getattr(question.params, "url", None)) is not None:
-        yield from (f"  {line}" for line in tell_url(url))
+        yield from (f"  {line}" for line in _tell_url(url))
     if question.refused is not None:
         yield f"  The server has refused the last answer: {one_line(question.refused)}"
-    if question.method == "elicitation/create":
-        yield f"  {where.line('answer', name)}"
-    else:
-        yield f"  This is {one_line(question.method, 60)}: the program of the call answers it."
+    yield f"  {where.line('answer', name)}"
 
 
-def tell_url(url: str) -> Iterator[str]:
+def _tell_url(url: str) -> Iterator[str]:
     """The whole of a URL that a server asks to visit, its host apart, and what to be wary of."""
     from mcp_tasks_client.forms import read_url  # imported on use: most questions have no URL
 
