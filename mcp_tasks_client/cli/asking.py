@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Questions", "QuestionsOption", "callback_for"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """What a client takes for ``elicitation=``."""
@@ -42,9 +42,9 @@ QuestionsOption = Annotated[
 
 def callback_for(questions: Questions | None) -> Elicit:
     """The callback for questions. No question is declined because nobody sits at the terminal."""
-    match questions or (Questions.ASK if _is_terminal() else Questions.FAIL):
+    match questions or (Questions.ASK if is_terminal() else Questions.FAIL):
         case Questions.ASK:
-            return _Person().ask
+            return Person().ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
@@ -52,7 +52,8 @@ def callback_for(questions: Questions | None) -> Elicit:
     raise AssertionError("one of the three")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """True where somebody can fill in a form."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -61,28 +62,39 @@ async def _refuse(context: Any, params: Any) -> None:
     raise RuntimeError("nobody is asked here")
 
 
-class _Person:
+class Person:
     """The person at the terminal, who has one form before them at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
-        """Put a question. The library cancels this when somebody else has answered."""
+        """Put a question of a call that is driven here. The library cancels this once it has an answer."""
+        question = context.question
+        return await self._put(
+            params,
+            server=None if question is None else question.endpoint,
+            tool=context.tool,
+            label=context.label,
+            refused=None if question is None else question.refused,
+        )
+
+    async def answer(self, question: tasks.Question) -> ElicitResult | None:
+        """Put a question of any call. The caller cancels this once it has an answer."""
+        return await self._put(
+            question.params,
+            server=question.endpoint,
+            tool=question.tool,
+            label=question.label,
+            refused=question.refused,
+        )
+
+    async def _put(self, params: Any, **shown: str | None) -> ElicitResult | None:
         from .form import ask
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            question = context.question
-            asked = ask(
-                params,
-                server=None if question is None else question.endpoint,
-                tool=context.tool,
-                label=context.label,
-                refused=None if question is None else question.refused,
-                withdrawn=withdrawn,
-            )
-            form = asyncio.ensure_future(asked)
+            form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
             try:
                 return await asyncio.shield(form)
             except asyncio.CancelledError:

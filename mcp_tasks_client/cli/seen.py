@@ -15,8 +15,7 @@ from .lines import short_id
 from .output import as_sent
 from .times import ahead, iso, span
 
-__all__ = ["SeenCall", "document_of_question", "look_at"]
-
+__all__ = ["SeenCall", "document_of_question", "look_at", "message_of"]
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
@@ -137,6 +136,12 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
         "asked_at": iso(question.asked_at),
         "expires_at": iso(question.expires_at),
     }
+
+
+def message_of(question: tasks.Question) -> str:
+    """What a server asks, in one line."""
+    message = getattr(question.params, "message", None)
+    return one_line(message) if message else one_line(question.method, 60)
 
 
 async def look_at(
