@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -40,11 +41,16 @@ QuestionsOption = Annotated[
 ]
 
 
-def callback_for(questions: Questions | None) -> Elicit:
-    """The callback for questions. No question is declined because nobody sits at the terminal."""
+def callback_for(questions: Questions | None, paused: Callable[[], AbstractContextManager[None]]) -> Elicit:
+    """The callback for questions. No question is declined because nobody sits at the terminal.
+
+    Args:
+        questions: Who is asked.
+        paused: Keeps the terminal free for a form.
+    """
     match questions or (Questions.ASK if _is_terminal() else Questions.FAIL):
         case Questions.ASK:
-            return _Person().ask
+            return _Person(paused).ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
@@ -63,8 +69,9 @@ async def _leave(context: Any, params: Any) -> None:
 class _Person:
     """The person at the terminal, who has one form before them at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
         self._turn = asyncio.Lock()
+        self._paused = paused
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
         """Put a question. The library cancels this when somebody else has answered."""
@@ -72,11 +79,12 @@ class _Person:
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            form = asyncio.ensure_future(ask(context, params, withdrawn))
-            try:
-                return await asyncio.shield(form)
-            except asyncio.CancelledError:
-                # The form ends itself: cancelling its task can leave the terminal without echo.
-                withdrawn.set()
-                await asyncio.wait([form])
-                raise
+            with self._paused():
+                form = asyncio.ensure_future(ask(context, params, withdrawn))
+                try:
+                    return await asyncio.shield(form)
+                except asyncio.CancelledError:
+                    # The form ends itself: cancelling its task can leave the terminal without echo.
+                    withdrawn.set()
+                    await asyncio.wait([form])
+                    raise
