@@ -57,9 +57,6 @@ __all__ = [
 _LOOK_S: Final = 1.0
 """Seconds between two looks at the calls."""
 
-_FIRST_LOOK_S: Final = 0.5
-"""Seconds before the first one. Of a call that is faster nothing is shown."""
-
 _QUIET_S: Final = 10.0
 """Seconds between two lines of one call in a log, at least."""
 
@@ -236,7 +233,7 @@ def show_progress(
 
     Of each call: the tool and its label, the state, the time it has taken, and the server's words, or since
     when the server is not reached, or since when a question waits. Nothing is shown of a call that takes less
-    than half a second. The tasks of a program may have a block each: a terminal shows their calls together.
+    than half a second, and no line of one that takes less than 10 seconds. The tasks of a program may have a block each: a terminal shows their calls together.
 
     Args:
         calls: Handles; or functions that give the line of a call, as :func:`line_of` makes one.
@@ -310,7 +307,7 @@ class Progress:
     async def _show(self, surface: _Surface) -> None:
         surface.enter(self._reads)
         try:
-            await self._clock.sleep(_FIRST_LOOK_S)
+            await self._clock.sleep(surface.first_look_s)
             while True:
                 surface.look(self._reads, self._clock)
                 await self._clock.sleep(_LOOK_S)
@@ -332,6 +329,9 @@ def _read_handle(handle: TaskHandle, now: float) -> CallLine | None:
 
 class _Surface(Protocol):
     """Where the calls of a block are shown. Blocks are told apart by their lists."""
+
+    first_look_s: float
+    """Seconds before the first look. Of a call that is faster nothing is shown."""
 
     def enter(self, calls: list[ReadsLine]) -> None:
         """Begin to show the calls of a block."""
@@ -406,6 +406,8 @@ class _Pausable:
 class _Log(_Pausable):
     """A line for each change."""
 
+    first_look_s = _QUIET_S
+
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
         self._stream = stream
@@ -430,6 +432,8 @@ class _Log(_Pausable):
 
 class _Screen:
     """The last lines of a terminal, which all blocks of the process share."""
+
+    first_look_s = 0.5
 
     _lock: Final = threading.RLock()
     _open: Final[dict[IO[str], _Screen]] = {}
@@ -558,6 +562,8 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 
 class _Notebook(_Pausable):
     """One output of a cell, in plain HTML."""
+
+    first_look_s = 0.5
 
     def __init__(self, display: Callable[..., Any]) -> None:
         super().__init__()

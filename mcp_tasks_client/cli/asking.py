@@ -54,7 +54,7 @@ def callback_for(questions: Questions | None, paused: Callable[[], AbstractConte
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
-            return _leave
+            return _refuse
     raise AssertionError("one of the three")
 
 
@@ -62,8 +62,9 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def _leave(context: Any, params: Any) -> None:
-    """Leave the question to others. The call parks, and the command fails with its ID."""
+async def _refuse(context: Any, params: Any) -> None:
+    """Have the call park. Its question stays open, and the command fails with the line that answers it."""
+    raise RuntimeError("nobody is asked here")
 
 
 class _Person:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
 
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
@@ -34,9 +35,16 @@ async def follow(handle: tasks.TaskHandle, where: Where) -> End:
 def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandError:
     """The error that names the line which answers an open question."""
     failure = as_command_error(error)
-    if error.questions:
-        failure.next = where.line("answer", error.questions[0].question_id)
-    return failure
+    if not error.questions:
+        return failure
+    asked = error.questions[0]
+    words = one_line(getattr(asked.params, "message", asked.method))
+    return CommandError(
+        failure.exit,
+        f"The server asks: {words}. The call waits for the answer.",
+        record=failure.record,
+        next=where.line("answer", asked.question_id),
+    )
 
 
 class Follower:

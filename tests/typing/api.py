@@ -43,6 +43,7 @@ from mcp_tasks_client import (
     ConnectionLostError,
     CredentialRefusedError,
     FernetCodec,
+    FormError,
     IdempotencyConflictError,
     Inbox,
     InputContext,
@@ -87,6 +88,7 @@ from mcp_tasks_client import (
     tasks_http_client_factory,
 )
 from mcp_tasks_client.errors import Handle
+from mcp_tasks_client.forms import Choice, Field, Form, Kind, Visit, read_form, read_pairs, read_url
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -480,6 +482,26 @@ async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
     Inbox()
     Inbox(journal)
     Inbox(journal, "ada")  # type: ignore[call-arg]
+
+
+def forms(params: ElicitRequestFormParams, url: str, schema: dict[str, Any]) -> None:
+    form = read_form(params)
+    assert_type(form, Form)
+    assert_type(form.fields, tuple[Field, ...])
+    for field in form.fields:
+        assert_type((field.kind, field.hint, field.default), tuple[Kind, str, str | None])
+        assert_type(field.choices, tuple[Choice, ...])
+        assert_type(field.show(field.read("1")), str)
+        field.kind = "text"  # type: ignore[misc]
+    try:
+        assert_type(form.read({"port": "1"}), dict[str, Any])
+    except FormError as error:
+        assert_type(error.field, str | None)
+    assert_type(form.show({"port": 1}), dict[str, str])
+    assert_type(form.check(read_pairs(["port=1"], schema)), dict[str, Any])
+    assert_type(read_url(url), Visit)
+    assert_type(read_url(url).warnings, tuple[str, ...])
+    read_form(schema)  # type: ignore[arg-type]
 
 
 def blocking_inboxes(path: Path, record: TaskRecord) -> None:
