@@ -88,6 +88,9 @@ class CallLine:
     estimate: str = field(default="", compare=False)
     """How long such calls take; empty if nobody knows."""
 
+    is_over: bool = False
+    """True if the call has ended."""
+
     def cells(self) -> tuple[str, str, str, str]:
         """Title, state, time and note, each safe to show."""
         taking = f"{self.elapsed} · {self.estimate}" if self.estimate else self.elapsed
@@ -127,6 +130,7 @@ def line_of(
         elapsed=span(until - record.created_at),
         note=note_of(record, now, questions, is_driven=is_driven),
         estimate=estimate,
+        is_over=record.finished,
     )
 
 
@@ -231,9 +235,10 @@ def show_progress(
 ) -> Progress:
     """Show how calls get on, for the length of an ``async with`` block.
 
-    Of each call: the tool and its label, the state, the time it has taken, and the server's words, or since
-    when the server is not reached, or since when a question waits. Nothing is shown of a call that takes less
-    than half a second, and no line of one that takes less than 10 seconds. The tasks of a program may have a block each: a terminal shows their calls together.
+    Of each call it shows the tool and its label, the state, the time it has taken, and the server's words, or
+    since when the server is not reached, or since when a question waits. A terminal shows nothing of a call
+    that takes less than half a second, and a log nothing of one that takes less than 10 seconds. Several
+    tasks of a program may have a block each: a terminal shows the calls of all of them.
 
     Args:
         calls: Handles; or functions that give the line of a call, as :func:`line_of` makes one.
@@ -478,19 +483,21 @@ class _Screen:
                 return
             self._drawn_at = at
             now, size = clock.time(), self._console.size
-            found = [read(now) for block in self._blocks for read in block]
-            lines = [line.cells() for line in found if line is not None]
+            read = (read(now) for block in self._blocks for read in block)
+            lines = [line for line in read if line is not None]
             if lines and (lines, size) != self._drawn:
                 self._drawn = lines, size
                 self._draw(lines, size.width, most=max(2, size.height - 2))
 
-    def _draw(self, lines: Sequence[tuple[str, ...]], width: int, most: int) -> None:
+    def _draw(self, lines: Sequence[CallLine], width: int, most: int) -> None:
         from rich.console import Group
         from rich.text import Text
 
-        shown = lines if len(lines) <= most else lines[: most - 1]
-        rows = list(_align(shown, longest_title=max(10, width // 3)))
-        if shown is not lines:
+        shown = lines
+        if len(lines) > most:
+            shown = sorted(lines, key=lambda line: line.is_over)[: most - 1]
+        rows = list(_align([line.cells() for line in shown], longest_title=max(10, width // 3)))
+        if len(shown) < len(lines):
             rows.append(Text(f"… and {len(lines) - len(shown)} more"))
         self._begin().update(Group(*rows), refresh=True)
 
