@@ -54,7 +54,9 @@ def answer(
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Accept the form as it is, with its defaults; or: the URL was visited."),
+        typer.Option(
+            "--accept", help="Accept the form as it is, with its defaults; or: the URL was visited."
+        ),
     ] = False,
     decline: Annotated[bool, typer.Option("--decline", help="Say no.")] = False,
     cancel: Annotated[
@@ -99,7 +101,9 @@ class _Given:
     ) -> None:
         self._pairs, self._input_json = pairs, input_json
         self._actions = [
-            name for name, is_given in (("accept", accept), ("decline", decline), ("cancel", cancel)) if is_given
+            name
+            for name, is_given in (("accept", accept), ("decline", decline), ("cancel", cancel))
+            if is_given
         ]
 
     @property
@@ -263,9 +267,7 @@ async def _commit(answering: Awaitable[None], record_id: str, again: str, where:
     except tasks.AlreadyAnsweredError as error:
         raise _AnsweredError(str(error), record_id, where.line("wait", name), is_same=error.same) from None
     except tasks.QuestionWithdrawnError as error:
-        raise CommandError(
-            Exit.GONE, str(error), record=record_id, next=where.line("show", name)
-        ) from None
+        raise CommandError(Exit.GONE, str(error), record=record_id, next=where.line("show", name)) from None
 
 
 class _AnsweredError(CommandError):

@@ -12,6 +12,7 @@ import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import span
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_question

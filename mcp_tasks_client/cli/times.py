@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from itertools import pairwise
 
-__all__ = ["ago", "ahead", "exact", "iso", "span"]
+from mcp_tasks_client.progress import span
 
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units, such as ``4m12s`` or ``3d2h``."""
-    left = max(0, round(seconds))
-    for (size, name), (smaller, below) in pairwise(_UNITS):
-        if left >= size:
-            rest = left % size // smaller
-            return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
-    return f"{left}s"
+__all__ = ["ago", "ahead", "exact", "iso"]
 
 
 def ago(at: float) -> str:
