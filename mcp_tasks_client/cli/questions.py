@@ -19,7 +19,7 @@ from .lines import short_question
 from .output import Output
 from .running import run
 from .seen import document_of_question, message_of
-from .times import ahead, exact, span
+from .times import ahead, exact
 
 __all__ = ["questions"]
 
