@@ -101,6 +101,18 @@ async def test_a_transaction_in_a_database_has_one_statement_more_however_many_t
     assert len(transactions) < AT_ONCE, "works have gathered"
 
 
+async def test_of_more_tasks_of_a_tool_than_there_are_places_one_transaction_notes_as_many_as_there_are(
+    postgres_journal: Callable[[], PostgresJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, gather_s=0.3)
+    with anyio.fail_after(30):
+        async with postgres_journal() as journal:
+            begun = [await begin(journal) for _ in range(2 + 2 * 70)]
+            await end_half(journal, begun[:2], None)
+            await end_half(journal, begun[2:], 3.5)
+            assert await journal.durations(SCOPE, "report") == [3.5] * 50
+
+
 @pytest.mark.parametrize("rows", [1, 16])
 async def test_it_is_found_by_its_key(path: Path, rows: int) -> None:
     async with SqliteJournal(path):
