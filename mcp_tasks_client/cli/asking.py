@@ -89,7 +89,7 @@ class Person:
             refused=question.refused,
         )
 
-    async def _put(self, params: Any, **shown: str | None) -> ElicitResult | None:
+    async def _put(self, params: Any, **shown: Any) -> ElicitResult | None:
         from .form import ask
 
         withdrawn = asyncio.Event()

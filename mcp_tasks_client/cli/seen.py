@@ -17,6 +17,7 @@ from .times import ahead, iso, span
 
 __all__ = ["SeenCall", "document_of_question", "look_at", "message_of"]
 
+
 @dataclass(frozen=True, slots=True)
 class SeenCall:
     """A call, as it stands in the journal."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
 
-__all__ = ["ago", "ahead", "exact", "iso", "span"]
+__all__ = ["ago", "ahead", "exact", "iso", "read_span", "span"]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -19,6 +20,18 @@ def span(seconds: float) -> str:
             rest = left % size // smaller
             return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
     return f"{left}s"
+
+
+def read_span(text: str) -> float:
+    """A length of time in seconds, given as ``7d``, ``36h``, ``30m``, ``90s``, or several such as ``1d12h``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not re.fullmatch(r"(\d+[dhms])+", text):
+        raise ValueError(f"{text!r} is no length of time. Write 7d, 36h, 30m, 90s or 1d12h.")
+    sizes = {name: size for size, name in _UNITS}
+    return float(sum(int(count) * sizes[unit] for count, unit in re.findall(r"(\d+)([dhms])", text)))
 
 
 def ago(at: float) -> str:
