@@ -367,7 +367,6 @@ class _Terminal:
         @bindings.add(Keys.Any)
         @bindings.add("enter")
         @bindings.add("c-d")
-        @bindings.add(Keys.BracketedPaste)
         def ignore(event: KeyPressEvent) -> None:
             pass
 

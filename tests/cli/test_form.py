@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -69,7 +70,7 @@ class Screen:
 
     @property
     def alone(self) -> bool:
-        """Whether no mode is left on that a shell would suffer from."""
+        """True while no mode is on that a shell would suffer from."""
         return "\x1b[?1049h" not in self.written and self.written.count("\x1b[?2004h") == self.written.count(
             "\x1b[?2004l"
         )
@@ -395,6 +396,7 @@ def test_declining_and_cancelling_are_keys_wherever_the_person_is(
             await person.type(" >", "q" + ENTER + C_D + "\x1b[200~s\x1b[201~" + key)
             result = await person.result()
         assert result == ElicitResult(action=action)  # type: ignore[arg-type]  # one of the two
+        assert person.screen.text.count("d: decline, x: cancel >") == 1
 
     run(main)
 
@@ -573,6 +575,25 @@ def test_ctrl_c_does_as_sigint_does(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert signalled == [signal.SIGINT, signal.SIGINT]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asyncio has no signal handlers there")
+def test_the_program_s_handler_of_sigint_stays() -> None:
+    async def main() -> None:
+        signalled = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, signalled.set)
+        async with asking(TWO) as person:
+            await person.see("1 of 2 >")
+            for prompt, key in (("", C_D), ("d: decline", "d")):
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.wait_for(signalled.wait(), LIMIT_S)
+                signalled.clear()
+                await person.type(prompt, key)
+            assert await person.result() == ElicitResult(action="decline")
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.wait_for(signalled.wait(), LIMIT_S)
+
+    run(main)
 
 
 def test_ctrl_c_ends_a_program_as_sigint_would() -> None:
