@@ -100,7 +100,10 @@ async def ask(
     withdrawn = withdrawn or asyncio.Event()
     if withdrawn.is_set():
         return None
-    with create_app_session(input or create_input(), output or create_output(sys.stderr)) as session:
+    with (
+        create_app_session(input or create_input(), output or create_output(sys.stderr)) as session,
+        session.input.raw_mode(),  # also between the fields, where a key may be typed ahead
+    ):
         terminal = _Terminal(session, withdrawn)
         try:
             _introduce(terminal, params.message, server, tool, label, refused)
