@@ -114,7 +114,7 @@ class Field:
     """The values that fit, in a few words of ours, such as "a whole number, 1 to 10"."""
 
     numbered: bool
-    """True where a choice can also be named by its number, from 1 on: where no choice looks like a number."""
+    """True where a choice can also be named by its number from 1 on, since no choice looks like a number."""
 
     schema: Any = field(repr=False)
     """The server's own description, which is all there is to show for the kind ``json``."""
