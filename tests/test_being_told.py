@@ -389,13 +389,18 @@ async def test_a_question_and_the_end_of_a_call_are_told_as_they_come() -> None:
         assert (ended.given[0].status, ended.of) == ("completed", [handle.reference["record_id"]])
 
 
-async def test_the_loop_ends_at_once_also_while_it_rests_between_two_looks() -> None:
+@requirement("law:8")
+@pytest.mark.parametrize(("which", "reads", "make"), [("asked", "asking", asks), ("ended", "records", ends)])
+async def test_the_loop_ends_at_once_also_while_it_rests_between_two_looks(
+    which: str, reads: str, make: Callable[[], TaskRecord]
+) -> None:
+    """Also where the journal stays open for others, so that a look after the close succeeds."""
     clock, journal = ManualClock(), ProbedJournal()
-    journal.before("asking", lambda: clock.sleep(10))
-    async with anyio.create_task_group() as tasks:
+    journal.before(reads, lambda: clock.sleep(10), nth=1)
+    async with journal, anyio.create_task_group() as tasks:
         async with Inbox(journal, environment=Environment(clock=clock)) as inbox:
-            await journal.save(asks())
-            program = Told(inbox.asked())
+            await journal.save(make())
+            program: Told[Any] = Told(getattr(inbox, which)())
             tasks.start_soon(program.run)
             await clock.advance(10)
             assert len(program.given) == 1
