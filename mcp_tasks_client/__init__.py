@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ToolError,
         WaitTimeoutError,
     )
+    from .estimate import Estimate
     from .handle import TaskHandle, TaskReference
     from .hosts.call_options import call_label, idempotency_key
     from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
@@ -121,6 +122,7 @@ _NAMES_OF = {
         "ToolError",
         "WaitTimeoutError",
     ),
+    ".estimate": ("Estimate",),
     ".handle": (
         "TaskHandle",
         "TaskReference",
@@ -190,6 +192,7 @@ __all__ = [
     "CredentialRefusedError",
     "DrivenElsewhereError",
     "Environment",
+    "Estimate",
     "FernetCodec",
     "FormError",
     "Handle",

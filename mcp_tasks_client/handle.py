@@ -12,6 +12,7 @@ from .engine.endpoint import Endpoint
 from .engine.live_call import InHand, LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
+from .estimate import Estimate
 from .machine.record import TaskRecord, TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
@@ -125,7 +126,8 @@ class TaskHandle:
         """Wait for the outcome and look at it, without receiving it.
 
         It stays for the program that it belongs to, which has it from :meth:`result`, or by
-        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. After :meth:`acknowledge` nobody gets it.
+        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of a call that another
+        application made is free for that one at once. After :meth:`acknowledge` nobody gets it.
 
         Args are those of :meth:`result`.
 
@@ -141,7 +143,11 @@ class TaskHandle:
         endpoint, call = self._attached()
         await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
         with endpoint.awaited(call):
-            return await endpoint.read_end(call)
+            end = await endpoint.read_end(call)
+        if call.record.application != endpoint.engine.application:
+            self._in_hand = None  # this handle is for looking, and keeps the outcome from nobody
+            await endpoint.put_back(call)
+        return end
 
     @asynccontextmanager
     async def outcome(
@@ -246,6 +252,17 @@ class TaskHandle:
         if record_of(question_id) != call.record.record_id:
             raise ValueError("this question belongs to another call; use client.answer()")
         await endpoint.take_answer(question_id, to_wire(answer))
+
+    async def estimate(self) -> Estimate:
+        """What is to be expected of this call, by those of its tool that have completed.
+
+        See :class:`Estimate`. It says nothing of a task that was attached by its bare ID.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        endpoint, call = self._attached()
+        return Estimate(await endpoint.durations(call.record.tool)).after(endpoint.ran_s(call))
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Questions", "QuestionsOption", "callback_for"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """What a client takes for ``elicitation=``."""
@@ -48,9 +48,9 @@ def callback_for(questions: Questions | None, paused: Callable[[], AbstractConte
         questions: Who is asked.
         paused: Keeps the terminal free for a form.
     """
-    match questions or (Questions.ASK if _is_terminal() else Questions.FAIL):
+    match questions or (Questions.ASK if is_terminal() else Questions.FAIL):
         case Questions.ASK:
-            return _Person(paused).ask
+            return Person(paused).ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
@@ -58,7 +58,8 @@ def callback_for(questions: Questions | None, paused: Callable[[], AbstractConte
     raise AssertionError("one of the three")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """True where somebody can fill in a form."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -67,21 +68,41 @@ async def _refuse(context: Any, params: Any) -> None:
     raise RuntimeError("nobody is asked here")
 
 
-class _Person:
+class Person:
     """The person at the terminal, who has one form before them at a time."""
 
-    def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._turn = asyncio.Lock()
         self._paused = paused
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
-        """Put a question. The library cancels this when somebody else has answered."""
-        from .form import ask  # type: ignore[import-not-found]  # to come
+        """Put a question of a call that is driven here. The library cancels this once it has an answer."""
+        question = context.question
+        return await self._put(
+            params,
+            server=None if question is None else question.endpoint,
+            tool=context.tool,
+            label=context.label,
+            refused=None if question is None else question.refused,
+        )
+
+    async def answer(self, question: tasks.Question) -> ElicitResult | None:
+        """Put a question of any call. The caller cancels this once it has an answer."""
+        return await self._put(
+            question.params,
+            server=question.endpoint,
+            tool=question.tool,
+            label=question.label,
+            refused=question.refused,
+        )
+
+    async def _put(self, params: Any, **shown: Any) -> ElicitResult | None:
+        from .form import ask
 
         withdrawn = asyncio.Event()
         async with self._turn:
             with self._paused():
-                form = asyncio.ensure_future(ask(context, params, withdrawn))
+                form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
                 try:
                     return await asyncio.shield(form)
                 except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from mcp_tasks_client.foreign_text import one_line
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
 from .lines import short_id
-from .output import Output, document_of_result
+from .output import Output, as_sent
 from .times import ahead, exact
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
         failure = _failure_of(record_id, end)
         assert failure is not None, "an error is no good end"
         return {"record": record_id, "error": failure.document()}
-    return {"record": record_id, "result": document_of_result(end)}
+    return {"record": record_id, "result": as_sent(end)}
 
 
 def _kept_until(record: tasks.TaskRecord) -> str:

@@ -13,9 +13,10 @@ from mcp_tasks_client.progress import CallLine, line_of, note_of, span, state_of
 
 from .journal import Where
 from .lines import short_id
+from .output import as_sent
 from .times import ahead, iso
 
-__all__ = ["SeenCall", "document_of_question", "look_at"]
+__all__ = ["SeenCall", "document_of_question", "look_at", "message_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,17 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
         "method": question.method,
         "params": None
         if params is None
-        else params.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"meta"}),
+        else as_sent(params, without={"meta"}),  # which may hold the ID of the task
         "refused": question.refused,
         "asked_at": iso(question.asked_at),
         "expires_at": iso(question.expires_at),
     }
+
+
+def message_of(question: tasks.Question) -> str:
+    """What a server asks, in one line."""
+    message = getattr(question.params, "message", None)
+    return one_line(message) if message else one_line(question.method, 60)
 
 
 async def look_at(

@@ -31,7 +31,7 @@ from .output import Output
 from .running import run
 from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerOption, read_headers
 
-__all__ = ["wait"]
+__all__ = ["Waiting", "receive", "wait"]
 
 _LOOK_S: Final = 1.0
 """Seconds between looks at a call that another program drives."""
@@ -77,7 +77,7 @@ def wait(
             records = [await find_record(inbox, one) for one in ids]
             progress = show_progress()
             asking = callback_for(questions, progress.paused)
-            waiting = _Waiting(inbox, where, opened, server, headers, asking)
+            waiting = Waiting(inbox, where, opened, server, headers, asking)
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
@@ -99,20 +99,20 @@ def wait(
             code = follower.write_all(records, ends)
             for record in records:
                 if record.record_id in ends and (take or record.application == APPLICATION):
-                    await _receive(inbox, record)
+                    await receive(inbox, record)
             return code
 
     run(main, output, where)
 
 
-async def _receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
+async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
     """Count the outcome of a call as received, if the call has ended."""
     seen = await inbox.record(record.record_id)
     if seen is not None and seen.finished and seen.delivered_at is None:
         await inbox.acknowledge(seen)
 
 
-class _Waiting:
+class Waiting:
     """Waits for calls of any server, and keeps how they ended."""
 
     def __init__(
@@ -152,6 +152,20 @@ class _Waiting:
 
             for record in records:
                 group.start_soon(see, record)
+
+    async def cancel(self, record: tasks.TaskRecord) -> None:
+        """Have a call cancelled: by the program that drives it, else from here.
+
+        Raises:
+            CommandError: Nobody drives it, and its server is not known.
+            SessionError: The server could not be told. The wish is in the journal.
+            JournalError: The wish could not be committed.
+        """
+        if await self._inbox.is_driven(record):
+            await self._inbox.cancel(record)
+        else:
+            handle = await self._attach(record)
+            await handle.cancel()
 
     async def _see(self, record: tasks.TaskRecord) -> End:
         """Follow a call to its end: by the journal while another program drives it, else over a client."""
