@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tasks_client import LastFailure, TaskFailedError
+from mcp_tasks_client import Estimate, LastFailure, TaskFailedError
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Gathering, Observing, Question
 from mcp_tasks_client.progress import CallLine, Changes, line_of, show_progress, span
@@ -112,9 +112,13 @@ def test_a_call_that_nobody_drives_is_said_to_be_so() -> None:
 
 def test_an_estimate_stands_beside_the_time_and_is_no_change() -> None:
     record = record_of(working(TASK))
-    line = line_of(record, NOW, estimate="half within 3 min")
-    assert str(line) == "build  working  4m12s · half within 3 min"
+    line = line_of(record, NOW, estimate=Estimate([100, 300, 400, 420, 600, 800]))
+    ran = record.ran_s(NOW)
+    said = Estimate([100, 300, 400, 420, 600, 800]).after(ran).text
+    assert said
+    assert str(line) == f"build  working  4m12s · {said}"
     assert line == line_of(record, NOW)
+    assert not line_of(record, NOW, estimate=Estimate([1.0])).estimate
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -591,6 +595,18 @@ async def test_a_notebook_has_one_output_for_all_calls_which_stays(monkeypatch: 
     assert cells[:2] == ["build: <script>&", "completed"]
     assert cells[4:6] == ["build: b", "completed"]
     assert notebook.shown[-1]["text/plain"].startswith("build: <script>&  completed")
+
+
+@pytest.mark.anyio
+async def test_a_notebook_is_written_to_only_for_a_change_and_for_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook, clock, call = Notebook(monkeypatch, kernel=object()), ManualClock(), Watched()
+    async with show_progress(call, clock=clock):
+        await clock.advance(60)
+        assert len(notebook.shown) == 1
+        call.state = "completed"
+    assert [one["text/plain"] for one in notebook.shown] == ["build  working  0s", "build  completed  0s"]
 
 
 @pytest.mark.anyio
