@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .questions.question import Question
 
 __all__ = [
+    "ROOM_FOR_ECHO",
     "STYLES",
     "CallLine",
     "Changes",
@@ -63,6 +64,9 @@ _QUIET_S: Final = 10.0
 
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
+ROOM_FOR_ECHO: Final = 3
+"""Columns that stay free on the right. A ``^C`` that the terminal echoes there would begin another line."""
+
 STYLES: Final = {"input_required": "yellow", "outcome_unknown": "red", "failed": "red", "completed": "green"}
 """The colours of states, in a terminal."""
 
@@ -84,7 +88,7 @@ class CallLine:
     """How long it has taken so far, or took."""
 
     note: str = ""
-    """What else there is to say: the server's words, or why nothing happens."""
+    """The server's words, or why nothing happens."""
 
     estimate: str = field(default="", compare=False)
     """How long such calls take; empty if nobody knows."""
@@ -513,6 +517,7 @@ class _Screen:
 
     def _draw(self, lines: Sequence[CallLine], width: int, most: int) -> None:
         from rich.console import Group
+        from rich.constrain import Constrain
         from rich.text import Text
 
         shown = lines
@@ -521,7 +526,7 @@ class _Screen:
         rows = list(_align([line.cells() for line in shown], longest_title=max(10, width // 3)))
         if len(shown) < len(lines):
             rows.append(Text(f"… and {len(lines) - len(shown)} more"))
-        self._begin().update(Group(*rows), refresh=True)
+        self._begin().update(Constrain(Group(*rows), width - ROOM_FOR_ECHO), refresh=True)
 
     def _begin(self) -> Live:
         if self._live is None:

@@ -395,9 +395,9 @@ async def test_a_terminal_has_a_line_a_call_which_goes_away_with_the_block(scree
                 "build: Nightly            working  1m12s",
                 "build: a much longer one  working  1m12s",
             ]
+            assert not screen.drawn.cursor.hidden, "also after a SIGKILL"
     assert screen.lines == ["$ program"]
     assert (screen.drawn.cursor.x, screen.drawn.cursor.y) == (0, 1)
-    assert not screen.drawn.cursor.hidden
     assert "\x1b[?1049h" not in screen.raw
 
 
@@ -461,7 +461,7 @@ async def test_nothing_that_a_server_writes_leaves_its_line(screen: Screen) -> N
             first, line = screen.lines
             assert first == "$ program"
             assert line.startswith("[2J [1;1H ]0;title [red]r…  working  ")
-            assert line.endswith("s  [2J [1;1H ]0;title [red]red[/red] :smi…")
+            assert line.endswith("s  [2J [1;1H ]0;title [red]red[/red] :…")
             assert screen.drawn.title == ""
     assert screen.lines == ["$ program"]
 
@@ -504,6 +504,17 @@ async def test_a_prompt_has_the_terminal_to_itself(screen: Screen) -> None:
     assert screen.lines == ["Name? Ada"]
     with progress.paused():
         pass
+
+
+@pytest.mark.anyio
+async def test_the_echo_of_ctrl_c_does_not_begin_another_line(screen: Screen) -> None:
+    clock = ManualClock()
+    screen.write("$ program\n")
+    full = CallLine("build", "working", "0s", "long" * 30)
+    async with show_progress(Watched(), lambda _: full, stream=screen, clock=clock):
+        await clock.advance(2)
+        screen.write("^C")
+    assert screen.lines == ["$ program"]
 
 
 @pytest.mark.anyio
@@ -584,6 +595,18 @@ async def test_a_notebook_has_one_output_for_all_calls_which_stays(monkeypatch: 
     assert cells[:2] == ["build: <script>&", "completed"]
     assert cells[4:6] == ["build: b", "completed"]
     assert notebook.shown[-1]["text/plain"].startswith("build: <script>&  completed")
+
+
+@pytest.mark.anyio
+async def test_a_notebook_is_written_to_only_for_a_change_and_for_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook, clock, call = Notebook(monkeypatch, kernel=object()), ManualClock(), Watched()
+    async with show_progress(call, clock=clock):
+        await clock.advance(60)
+        assert len(notebook.shown) == 1
+        call.state = "completed"
+    assert [one["text/plain"] for one in notebook.shown] == ["build  working  0s", "build  completed  0s"]
 
 
 @pytest.mark.anyio

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import show_progress
 
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
@@ -70,8 +72,12 @@ def cancel(
             output.note(
                 "The server is asked to cancel the task." if is_asked else "The call has ended before."
             )
+            progress = show_progress()
+            if output.shows_progress:
+                progress.add(partial(waiting.read_line, record.record_id))
             try:
-                await waiting.wait_for([record], only_first=False)
+                async with progress:
+                    await waiting.wait_for([record], only_first=False)
             except asyncio.CancelledError:
                 follower.let_go([record])
                 raise
