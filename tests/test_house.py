@@ -34,6 +34,7 @@ FLOORS: Final = (
     ("sessions",),
     ("engine",),
     ("handle",),
+    ("progress",),
     ("hosts",),
     ("client", "inbox"),
     ("blocking", "testing"),

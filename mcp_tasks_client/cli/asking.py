@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -40,11 +41,16 @@ QuestionsOption = Annotated[
 ]
 
 
-def callback_for(questions: Questions | None) -> Elicit:
-    """The callback for questions. No question is declined because nobody sits at the terminal."""
+def callback_for(questions: Questions | None, paused: Callable[[], AbstractContextManager[None]]) -> Elicit:
+    """The callback for questions. No question is declined because nobody sits at the terminal.
+
+    Args:
+        questions: Who is asked.
+        paused: Keeps the terminal free for a form.
+    """
     match questions or (Questions.ASK if is_terminal() else Questions.FAIL):
         case Questions.ASK:
-            return Person().ask
+            return Person(paused).ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
@@ -65,8 +71,9 @@ async def _refuse(context: Any, params: Any) -> None:
 class Person:
     """The person at the terminal, who has one form before them at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._turn = asyncio.Lock()
+        self._paused = paused
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
         """Put a question of a call that is driven here. The library cancels this once it has an answer."""
@@ -94,11 +101,12 @@ class Person:
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
-            try:
-                return await asyncio.shield(form)
-            except asyncio.CancelledError:
-                # The form ends itself: cancelling its task can leave the terminal without echo.
-                withdrawn.set()
-                await asyncio.wait([form])
-                raise
+            with self._paused():
+                form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
+                try:
+                    return await asyncio.shield(form)
+                except asyncio.CancelledError:
+                    # The form ends itself: cancelling its task can leave the terminal without echo.
+                    withdrawn.set()
+                    await asyncio.wait([form])
+                    raise

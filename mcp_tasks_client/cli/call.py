@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import CallLine, show_progress, span
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -65,22 +67,35 @@ def call(
 
     async def main() -> Exit | None:
         target = Server(server, read_headers(header, bearer_env, header_env))
-        follower, handle = Follower(where, output), None
-        async with target.client(where, callback_for(questions)) as client:
+        follower = Follower(where, output)
+        handle: tasks.TaskHandle | None = None
+        began, progress = time.time(), show_progress()
+
+        def read_line(now: float) -> CallLine | None:
+            if handle is not None:
+                return None  # it has a line of its own
+            return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
+
+        if output.shows_progress:
+            progress.add(read_line)
+        async with target.client(where, callback_for(questions, progress.paused)) as client:
             try:
-                with anyio.fail_after(timeout):
-                    starting = client.start_tool(
-                        tool,
-                        await read_arguments(client, tool, pairs or [], input_json),
-                        idempotency_key=key,
-                        on_unknown="resend" if resend else "raise",
-                        label=label,
-                    )
-                    handle = await follower.begin(starting)
-                    if detach and not handle.done:
-                        _detach(handle, follower, output)
-                        return None
-                    end = await follow(handle, where)
+                async with progress:
+                    with anyio.fail_after(timeout):
+                        starting = client.start_tool(
+                            tool,
+                            await read_arguments(client, tool, pairs or [], input_json),
+                            idempotency_key=key,
+                            on_unknown="resend" if resend else "raise",
+                            label=label,
+                        )
+                        handle = await follower.begin(starting)
+                        if output.shows_progress:
+                            progress.add(handle)
+                        if detach and not handle.done:
+                            _detach(handle, follower, output)
+                            return None
+                        end = await follow(handle, where)
             except TimeoutError:
                 raise follower.time_out(None if handle is None else handle.record, timeout) from None
             except asyncio.CancelledError:

@@ -40,6 +40,11 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
 
+    @property
+    def shows_progress(self) -> bool:
+        """False where a program reads stderr, which has an error in JSON then."""
+        return not self.as_json or sys.stderr.isatty()
+
     def note(self, text: str) -> None:
         """Tell a person something, on stderr. The text may be foreign."""
         _write(sys.stderr, f"{many_lines(text)}\n")

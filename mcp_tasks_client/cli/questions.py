@@ -12,13 +12,14 @@ import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import span
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_question
 from .output import Output
 from .running import run
 from .seen import document_of_question, message_of
-from .times import ahead, exact, span
+from .times import ahead, exact
 
 __all__ = ["questions"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Final
 
 import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import CallLine, line_of, show_progress
 
 from .asking import Elicit, QuestionsOption, callback_for
 from .completion import complete_record
@@ -73,11 +75,17 @@ def wait(
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             records = [await find_record(inbox, one) for one in ids]
-            waiting = Waiting(inbox, where, opened, server, headers, callback_for(questions))
+            progress = show_progress()
+            asking = callback_for(questions, progress.paused)
+            waiting = Waiting(inbox, where, opened, server, headers, asking)
+            if output.shows_progress:
+                for one in records:
+                    progress.add(partial(waiting.read_line, one.record_id))
             follower = Follower(where, output)
             try:
-                with anyio.move_on_after(timeout):
-                    await waiting.wait_for(records, only_first=any_)
+                async with progress:
+                    with anyio.move_on_after(timeout):
+                        await waiting.wait_for(records, only_first=any_)
             except asyncio.CancelledError:
                 follower.let_go(one for one in waiting.last_seen.values() if not one.finished)
                 raise
@@ -118,13 +126,22 @@ class Waiting:
     ) -> None:
         self.ends: dict[str, End] = {}
         self.last_seen: dict[str, tasks.TaskRecord] = {}
+        self._handles: dict[str, tasks.TaskHandle] = {}
+        self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
         self._server, self._headers, self._elicitation = server, headers, elicitation
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
 
+    def read_line(self, record_id: str, now: float) -> CallLine | None:
+        """What is said of a call while it is waited for."""
+        handle = self._handles.get(record_id)
+        record = self.last_seen.get(record_id) if handle is None else handle.record
+        return None if record is None else line_of(record, now, estimate=self._estimates.get(record_id))
+
     async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
         """Wait until all calls have ended, or the first of them."""
         self.last_seen = {one.record_id: one for one in records}
+        self._estimates = {one.record_id: await self._inbox.estimate(one) for one in records}
         async with anyio.create_task_group() as group:
 
             async def see(record: tasks.TaskRecord) -> None:
@@ -157,6 +174,7 @@ class Waiting:
         while not record.finished:
             handle = None if await self._inbox.is_driven(record) else await self._attach(record)
             if handle is not None:
+                self._handles[record.record_id] = handle
                 return await follow(handle, self._where)
             await anyio.sleep(_LOOK_S)
             seen = await self._inbox.record(record.record_id)

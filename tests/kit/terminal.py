@@ -29,6 +29,7 @@ __all__ = ["Ran", "Terminal", "in_terminal", "run_command"]
 
 COMMAND: Final = (sys.executable, "-m", "mcp_tasks_client")
 LINES: Final = 24
+_WHERE: Final = b"\x1b[6n"
 COLUMNS: Final = 100
 
 
@@ -128,6 +129,8 @@ class Terminal:
             return False
         self.raw += written
         self._stream.feed(written)
+        for _ in range(written.count(_WHERE)):  # the program asks for the place of the cursor
+            self.type(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
         return bool(written)
 
     def see(self, *texts: str, limit_s: float = 2 * LIMIT_S) -> None:
