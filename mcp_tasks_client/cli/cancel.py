@@ -65,13 +65,12 @@ def cancel(
             waiting = Waiting(inbox, where, opened, server, headers, "later")
             is_asked = not record.finished
             if is_asked:
+                await _check_reply(inbox, record, where)
                 await _ask(waiting, record, where)
             if not wait:
                 await _tell(inbox, record, follower, where, output, is_asked=is_asked)
                 return None
-            output.note(
-                "The server is asked to cancel the task." if is_asked else "The call has ended before."
-            )
+            output.note("The task is to be cancelled." if is_asked else "The call had ended before.")
             progress = show_progress()
             if output.shows_progress:
                 progress.add(partial(waiting.read_line, record.record_id))
@@ -87,6 +86,24 @@ def cancel(
             return code
 
     run(main, output, where)
+
+
+async def _check_reply(inbox: tasks.Inbox, record: tasks.TaskRecord, where: Where) -> None:
+    """Refuse a call whose program ended before the server had replied: no task of it is known.
+
+    Raises:
+        CommandError: It is one.
+        JournalError: The journal could not be read.
+    """
+    (seen,) = await look_at(inbox, [record])
+    if seen.state == "outcome_unknown":
+        raise CommandError(
+            Exit.OUTCOME_UNKNOWN,
+            "Its program ended before the server had replied. The tool may have run, and no task of it is "
+            "known that could be cancelled.",
+            record=record.record_id,
+            next=where.line("show", short_id(record.record_id)),
+        )
 
 
 async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None:
