@@ -40,9 +40,14 @@ QuestionsOption = Annotated[
 ]
 
 
-def callback_for(questions: Questions | None) -> Elicit:
-    """The callback for questions. No question is declined because nobody sits at the terminal."""
-    match questions or (Questions.ASK if _is_terminal() else Questions.FAIL):
+def callback_for(questions: Questions | None, elsewhere: Questions = Questions.FAIL) -> Elicit:
+    """The callback for questions. No question is declined because nobody sits at the terminal.
+
+    Args:
+        questions: As the line says.
+        elsewhere: If it says nothing, and there is no terminal.
+    """
+    match questions or (Questions.ASK if _is_terminal() else elsewhere):
         case Questions.ASK:
             return _Person().ask
         case Questions.LEAVE:

@@ -45,10 +45,11 @@ class Follower:
     Args:
         where: The journal, which the lines of receipts name.
         output: Gets results and receipts.
+        access: Words by which the lines name the server and the credential. They hold no secret.
     """
 
-    def __init__(self, where: Where, output: Output) -> None:
-        self._where, self._output = where, output
+    def __init__(self, where: Where, output: Output, access: Sequence[str] = ()) -> None:
+        self._where, self._output, self._access = where, output, access
 
     async def begin(self, starting: Awaitable[tasks.TaskHandle]) -> tasks.TaskHandle:
         """Make a call, until the server has answered.
@@ -107,7 +108,7 @@ class Follower:
         )
 
     def _go_on(self, record: tasks.TaskRecord) -> str:
-        return self._where.line("wait", short_id(record.record_id))
+        return self._where.line("wait", short_id(record.record_id), *self._access)
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────
 

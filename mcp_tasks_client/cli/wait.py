@@ -27,7 +27,17 @@ from .journal import (
 )
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerOption, read_headers
+from .server import (
+    AnyServer,
+    BearerOption,
+    HeaderEnvOption,
+    HeaderOption,
+    Server,
+    ServerOption,
+    credential_words,
+    read_headers,
+    read_server,
+)
 
 __all__ = ["wait"]
 
@@ -70,11 +80,14 @@ def wait(
 
     async def main() -> Exit:
         headers = read_headers(header, bearer_env, header_env)
+        target = None if server is None else read_server(server, header, bearer_env, header_env)
+        named = [] if target is None or not target.name else ["--server", target.name]
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             records = [await find_record(inbox, one) for one in ids]
-            waiting = _Waiting(inbox, where, opened, server, headers, callback_for(questions))
-            follower = Follower(where, output)
+            waiting = _Waiting(inbox, where, opened, target, headers, callback_for(questions))
+            access = [*named, *credential_words(header, bearer_env, header_env)]
+            follower = Follower(where, output, access)
             try:
                 with anyio.move_on_after(timeout):
                     await waiting.wait_for(records, only_first=any_)
@@ -112,7 +125,7 @@ class _Waiting:
         inbox: tasks.Inbox,
         where: Where,
         opened: AsyncExitStack,
-        server: str | None,
+        server: AnyServer | None,
         headers: dict[str, str],
         elicitation: Elicit,
     ) -> None:
@@ -164,16 +177,9 @@ class _Waiting:
         Raises:
             CommandError: Its server cannot be reached.
         """
-        url = self._server or _url_of(record)
-        if url is None:
-            raise CommandError(
-                Exit.USAGE,
-                f"Nobody drives the call, and {record.scope.endpoint!r} is no address. Give --server URL.",
-                record=record.record_id,
-            )
         client = self._clients.get(record.scope)
         if client is None:
-            made = Server(url, self._headers).client(self._where, self._elicitation, scope=record.scope)
+            made = self._server_of(record).client(self._where, self._elicitation, scope=record.scope)
             client = self._clients[record.scope] = await self._opened.enter_async_context(made)
         return await client.attach(
             tasks.TaskReference(
@@ -184,6 +190,24 @@ class _Waiting:
                 record_id=record.record_id,
             )
         )
+
+    def _server_of(self, record: tasks.TaskRecord) -> AnyServer:
+        """The server that the line names, or else the one that the record names.
+
+        Raises:
+            CommandError: Neither does.
+        """
+        if self._server is not None:
+            return self._server
+        url = _url_of(record)
+        if url is None:
+            raise CommandError(
+                Exit.USAGE,
+                f"Nobody drives the call, and {record.scope.endpoint!r} is no address. Give --server, or the "
+                "command behind --.",
+                record=record.record_id,
+            )
+        return Server(url, self._headers)
 
 
 def _url_of(record: tasks.TaskRecord) -> str | None:
