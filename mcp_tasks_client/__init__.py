@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ConnectionLostError,
         CredentialRefusedError,
         DrivenElsewhereError,
+        FormError,
         Handle,
         IdempotencyConflictError,
         InputUnansweredError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         ToolError,
         WaitTimeoutError,
     )
+    from .estimate import Estimate
     from .handle import TaskHandle, TaskReference
     from .hosts.call_options import call_label, idempotency_key
     from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
@@ -95,6 +97,7 @@ _NAMES_OF = {
         "ConnectionLostError",
         "CredentialRefusedError",
         "DrivenElsewhereError",
+        "FormError",
         "Handle",
         "IdempotencyConflictError",
         "InputUnansweredError",
@@ -119,6 +122,7 @@ _NAMES_OF = {
         "ToolError",
         "WaitTimeoutError",
     ),
+    ".estimate": ("Estimate",),
     ".handle": (
         "TaskHandle",
         "TaskReference",
@@ -188,7 +192,9 @@ __all__ = [
     "CredentialRefusedError",
     "DrivenElsewhereError",
     "Environment",
+    "Estimate",
     "FernetCodec",
+    "FormError",
     "Handle",
     "IdempotencyConflictError",
     "Inbox",

@@ -28,6 +28,7 @@ from .engine.live_call import OnUpdate
 from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
 from .errors import Handle, TasksClientError
+from .estimate import Estimate
 from .handle import TaskHandle, TaskReference
 from .hosts.call_options import CallOptions, read_options
 from .hosts.sdk.introspection import is_client
@@ -519,6 +520,17 @@ class TasksClient:
             JournalError: The journal could not be read.
         """
         return await self._opened().records(pending=pending)
+
+    async def estimate(self, tool: str) -> Estimate:
+        """How long calls of a tool take, by the last 50 that have completed.
+
+        The calls of this endpoint and principal count of which the server made a task, whichever application
+        made them. :meth:`TaskHandle.estimate` is about one call that runs.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        return Estimate(await self._opened().durations(tool))
 
     async def prune(self, older_than_s: float | None = None) -> int:
         """Forget what is old, in the whole journal, whoever made it.

@@ -14,7 +14,7 @@
     ├ AlreadyAnsweredError           .same: somebody was faster; the first answer is the one that counts
     ├ QuestionWithdrawnError         the question does not wait for an answer any more
     ├ InvalidAnswerError             (also ValueError) the answer does not fit the question
-    ├ FormError                      .field: a typed text is no value of its field, or a form is unusable
+    ├ FormError                      .field (also ValueError) a typed text is no value of its field
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
     ├ IdempotencyConflictError       the key belongs to another tool or other arguments
     ├ DrivenElsewhereError           another client has taken the call over
@@ -287,10 +287,10 @@ class InvalidAnswerError(TasksClientError, ValueError):
     """
 
 
-class FormError(TasksClientError):
+class FormError(TasksClientError, ValueError):
     """A typed text is no value that fits, or what a server asks cannot be put to a person. Nothing was sent.
 
-    Of :mod:`mcp_tasks_client.forms`. The message says what fits, and quotes nothing of the text.
+    Of ``mcp_tasks_client.forms``. The message says what fits, and quotes nothing of the text.
 
     Attributes:
         field: The name of the field that it is about; ``None`` if it is about no single one.

@@ -1,4 +1,4 @@
-"""What a server asks, as fields that a person fills in, for whichever surface: a terminal, a page.
+"""A form of a server as fields that a person fills in, for any surface: a terminal, a page.
 
 ::
 
@@ -44,8 +44,8 @@ from .questions.answers import NoAnswerError, check_form, fill_form, note_patter
 __all__ = ["Choice", "Field", "Form", "Kind", "Visit", "read_form", "read_pairs", "read_url"]
 
 Kind: TypeAlias = Literal["text", "number", "integer", "boolean", "choice", "choices", "json"]
-"""What a field takes: ``choice`` is one of its choices, ``choices`` several of them. ``json`` is JSON as a
-text, for a schema that no other kind stands for."""
+"""What a field takes. ``choice`` is one of its choices, and ``choices`` are several of them. ``json`` is JSON
+as a text, for a schema that no other kind stands for."""
 
 _LONGEST_URL: Final = 8_192
 _MOST_REFERENCES: Final = 8
@@ -99,7 +99,7 @@ class Field:
     """What the field takes."""
 
     format: str | None
-    """Of a text: ``email``, ``uri``, ``date`` or ``date-time``; ``None`` for any other."""
+    """The form of a text, ``email``, ``uri``, ``date`` or ``date-time``; ``None`` for any other."""
 
     choices: tuple[Choice, ...]
     """What the field offers, for the kinds ``choice`` and ``choices``."""
@@ -111,7 +111,7 @@ class Field:
     """Whether an empty text is refused. An empty text leaves another field out of the content."""
 
     hint: str
-    """What fits, in a few words of ours, such as "a whole number from 1 to 10"."""
+    """What fits, in a few words of ours, such as "a whole number, 1 to 10"."""
 
     numbered: bool
     """Whether a choice can also be named by its number, from 1 on. Not if a choice looks like a number."""
@@ -228,9 +228,10 @@ class Field:
             listed = _read_json(text)
         except ValueError:
             return None
-        if not isinstance(listed, list) or any(self._place(value) is None for value in listed):
-            return None
-        return listed
+        places = [self._place(value) for value in listed] if isinstance(listed, list) else [None]
+        return (
+            None if None in places else [self.choices[place].value for place in places if place is not None]
+        )
 
     # ── from values ──
 
@@ -297,7 +298,7 @@ class Field:
 
     def _error(self, problem: str) -> FormError:
         name = quote(self.name) or "the answer"
-        return FormError(f"{name}: {problem}. What fits: {self.hint}.", field=self.name)
+        return FormError(f"{name}: {problem}. Needed: {self.hint}.", field=self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,29 +373,20 @@ def read_form(params: ElicitRequestFormParams) -> Form:
     Raises:
         FormError: The schema cannot be used: it is not valid, or costs too much.
     """
-    schema = params.requested_schema
-    fields: list[Field] = []
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    is_whole = (
-        not isinstance(properties, dict)
-        or schema.get("type", "object") != "object"
-        or any(keyword in schema for keyword in _COMBINING)
-    )
-    names = {one for one in required if isinstance(one, str)} if isinstance(required, list) else set()
-    if is_whole:
-        fields.append(_whole_field(schema))
-    else:
-        undescribed: JSONObject = {name: {} for name in required if name in names and name not in properties}
-        fields += [
-            _make_field(name, one, schema, is_required=name in names)
-            for name, one in {**properties, **undescribed}.items()
-        ]
-    form = Form(fields=tuple(fields), _params=params, _is_whole=is_whole)
     try:
         check_form({}, params)
     except NoAnswerError as error:
         raise FormError(f"The form cannot be answered: {error}.") from None
-    return form
+    schema = params.requested_schema
+    if schema.get("type", "object") != "object" or any(keyword in schema for keyword in _COMBINING):
+        return Form(fields=(_whole_field(schema),), _params=params, _is_whole=True)
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    undescribed = {name: True for name in required if name not in properties}
+    fields = [
+        _make_field(name, described, schema, is_required=name in required)
+        for name, described in {**properties, **undescribed}.items()
+    ]
+    return Form(fields=tuple(fields), _params=params, _is_whole=False)
 
 
 def read_pairs(pairs: Iterable[str], schema: JSONObject) -> JSONObject:
@@ -464,14 +456,14 @@ def _make_field(name: str, described: Any, schema: JSONObject, *, is_required: b
             text.strip().isdecimal() for choice in choices for text in (choice.title, _raw(choice.value))
         )
         keys = _make_keys(choices, numbered=numbered)
-    format_ = one.get("format") if kind == "text" else None
+    format_ = one.get("format")
     rest = ("$schema", "$defs", "definitions", "properties")
     made = Field(
         name=name,
         title=_words(one.get("title")) or name,
         description=_words(one.get("description")),
         kind=kind,
-        format=format_ if isinstance(format_, str) and format_ in _FORMATS else None,
+        format=format_ if kind == "text" and format_ in _FORMATS else None,
         choices=choices,
         default=None,
         required=is_required,
@@ -584,39 +576,30 @@ def _hint_of(kind: Kind, one: JSONObject, *, numbered: bool = False) -> str:
         case "text" if (known := _FORMATS.get(str(one.get("format")))) is not None:
             return known[1]
         case "text":
-            return f"a text{_range(one, 'minLength', 'maxLength', ' of {}', ' characters')}"
-        case "integer":
-            return f"a whole number{_range(one, 'minimum', 'maximum', ' {}', '')}"
-        case "number":
-            return f"a number{_range(one, 'minimum', 'maximum', ' {}', '')}"
+            bounds = _bounds(one, "minLength", "maxLength")
+            return f"a text of {bounds} characters" if bounds else "a text"
+        case "integer" | "number":
+            bounds = _bounds(one, "minimum", "maximum")
+            number = "a whole number" if kind == "integer" else "a number"
+            return f"{number}, {bounds}" if bounds else number
         case "boolean":
             return "yes or no"
         case "choice":
             return f"one of them, by its {'number or ' if numbered else ''}value"
         case "choices":
-            return f"{_range(one, 'minItems', 'maxItems', '{}', ' ') or 'any '}of them, separated by commas"
+            return f"{_bounds(one, 'minItems', 'maxItems') or 'any'} of them, separated by commas"
         case _:
             return 'JSON, such as "text", 3 or {"name": "value"}'
 
 
-def _range(one: JSONObject, least: str, most: str, around: str, after: str) -> str:
-    """The bounds of a schema in words; nothing if it has none."""
-    low, high = (_bound(one.get(name)) for name in (least, most))
-    if low is None and high is None:
-        return ""
+def _bounds(one: JSONObject, least: str, most: str) -> str | None:
+    """The bounds of a schema in words; ``None`` if it has none."""
+    low, high = (quote(_dump(one[name])) if name in one else None for name in (least, most))
     if low is None:
-        words = f"at most {high}"
-    elif high is None:
-        words = f"at least {low}"
-    else:
-        words = f"from {low} to {high}" if low != high else f"exactly {low}"
-    return around.format(words) + after
-
-
-def _bound(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return quote(_dump(value))
+        return None if high is None else f"at most {high}"
+    if high is None:
+        return f"at least {low}"
+    return f"exactly {low}" if low == high else f"{low} to {high}"
 
 
 def _words(value: Any) -> str | None:

@@ -12,6 +12,7 @@ from .engine.endpoint import Endpoint
 from .engine.live_call import InHand, LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
+from .estimate import Estimate
 from .machine.record import TaskRecord, TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
@@ -125,9 +126,8 @@ class TaskHandle:
         """Wait for the outcome and look at it, without receiving it.
 
         It stays for the program that it belongs to, which has it from :meth:`result`, or by
-        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of a call that is not of this
-        client's application
-        is free for others at once. After :meth:`acknowledge` nobody gets it.
+        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of another application's call is
+        free for that one at once. After :meth:`acknowledge` nobody gets it.
 
         Args are those of :meth:`result`.
 
@@ -252,6 +252,17 @@ class TaskHandle:
         if record_of(question_id) != call.record.record_id:
             raise ValueError("this question belongs to another call; use client.answer()")
         await endpoint.take_answer(question_id, to_wire(answer))
+
+    async def estimate(self) -> Estimate:
+        """What is to be expected of this call, by those of its tool that have completed.
+
+        See :class:`Estimate`. It says nothing of a task that was attached by its bare ID.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        endpoint, call = self._attached()
+        return Estimate(await endpoint.durations(call.record.tool)).after(endpoint.ran_s(call))
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task.

@@ -20,6 +20,7 @@ from .engine.live_call import LiveCall
 from .engine.news import News
 from .engine.outcome import read_outcome
 from .errors import TasksClientError
+from .estimate import Estimate
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
 from .journal.sqlite.journal import choose_journal
@@ -212,6 +213,23 @@ class Inbox:
             TasksClientError: The inbox is not open.
         """
         return await self._opened().owning.is_driven(record)
+
+    async def estimate(self, record: TaskRecord) -> Estimate:
+        """What is to be expected of a call, by those of its tool that have completed; see :class:`Estimate`.
+
+        To show it again a moment later, ``estimate.after(record.ran_s(time.time()))`` reads nothing.
+
+        Args:
+            record: One that :meth:`records` returned.
+
+        Raises:
+            JournalError: The journal could not be read.
+            ValueError: The inbox does not show this call.
+            TasksClientError: The inbox is not open.
+        """
+        self._check_shown(record)
+        known = [] if record.tool is None else await self._journal.durations(record.scope, record.tool)
+        return Estimate(known).after(record.ran_s(self._environment.clock.time()))
 
     def _at(self, endpoint: str | None, principal: str | None) -> tuple[str | None, str | None]:
         """The server and the principal that are asked for; ``None`` is each."""

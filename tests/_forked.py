@@ -52,8 +52,14 @@ IMPORTED: Final = (
     "jsonschema",
     "jsonschema_rs",
     "mcp.client.streamable_http",
+    "mcp_tasks_client.blocking",
+    "mcp_tasks_client.cli.program",
+    "mcp_tasks_client.inbox",
     "mcp_tasks_client.journal.sqlite.journal",
+    "mcp_tasks_client.sessions.by_url.discovery",
     "mcp_tasks_client.sessions.v2025",
+    "prompt_toolkit",
+    "rich.table",
     "sqlite3",
 )
 """What the programs import on use. It would take most of their time."""

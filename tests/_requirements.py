@@ -254,6 +254,7 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:14": Requirement(LAW, "What is unambiguous is understood; what may have run is not harmless."),
     "law:15": Requirement(LAW, "An outcome is not gone because it was passed on."),
     "law:16": Requirement(LAW, "Whoever waits can see why: the last failure, and since when."),
+    "law:18": Requirement(LAW, "Foreign text is harmless where it is shown: in a terminal, a page, a log."),
 }
 
 

@@ -20,6 +20,7 @@ from mcp_tasks_client.errors import (
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
+    FormError,
     IdempotencyConflictError,
     InputUnansweredError,
     InvalidAnswerError,
@@ -96,6 +97,7 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     AlreadyAnsweredError: {"same": True},
     QuestionWithdrawnError: {},
     InvalidAnswerError: {},
+    FormError: {"field": "port"},
     OutcomeUnknownError: {"record": RECORD},
     DrivenElsewhereError: {},
     IdempotencyConflictError: {},
@@ -125,6 +127,7 @@ NOTHING: dict[str, Any] = {
     "last_failure": None,
     "result": CallToolResult(content=[], is_error=True),
     "tool": None,
+    "field": None,
     "retryable": False,
     "not_executed": False,
     "remote_message": "",
@@ -262,6 +265,8 @@ def test_what_else_an_error_is_stands_in_the_drawing_too() -> None:
     assert {kind: bases for kind, bases in foreign.items() if bases} == {
         WaitTimeoutError: ["TimeoutError"],
         InvalidAnswerError: ["ValueError"],
+        FormError: ["ValueError"],
     }
     assert "(also TimeoutError)" in drawn()["WaitTimeoutError"][2]
     assert "(also ValueError)" in drawn()["InvalidAnswerError"][2]
+    assert "(also ValueError)" in drawn()["FormError"][2]

@@ -25,7 +25,7 @@ PACKAGE: Final = "mcp_tasks_client"
 OLDER: Final = "sessions.v2025"
 
 FLOORS: Final = (
-    ("policy", "aio", "foreign_text", "protocol"),
+    ("policy", "estimate", "aio", "foreign_text", "protocol"),
     ("machine",),
     ("errors",),
     ("journal",),
@@ -34,6 +34,7 @@ FLOORS: Final = (
     ("sessions",),
     ("engine",),
     ("handle",),
+    ("progress",),
     ("hosts",),
     ("client", "inbox"),
     ("blocking", "testing"),
@@ -236,7 +237,7 @@ def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:
     assert sorted(mapped) == sorted(name for name in modules() if name not in packages())
 
 
-@pytest.mark.parametrize("room", ["protocol", "machine", "policy", "errors"])
+@pytest.mark.parametrize("room", ["protocol", "machine", "policy", "estimate", "errors", "forms"])
 def test_pure_rooms_know_no_clock_no_io_and_no_chance(room: str) -> None:
     wrong = [
         f"{module} imports {one.name}"

@@ -15,10 +15,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TESTS = (
     "test_errors.py",
+    "test_forms.py",
     "protocol",
     "machine/test_record.py",
     "machine/test_task.py",
     "machine/test_policy.py",
+    "machine/test_running_time.py",
+    "test_estimate.py",
 )
 
 
@@ -37,7 +40,8 @@ def run(*args: str) -> None:
 def test_the_tests_of_the_pure_rooms_take_every_branch_of_them(tmp_path: Path) -> None:
     data, report = f"--data-file={tmp_path / 'data'}", tmp_path / "report.json"
     library = HERE.parent / "mcp_tasks_client"
-    rooms = [library / "errors.py", library / "policy.py", *library.glob("protocol/*.py")]
+    rooms = [library / f"{name}.py" for name in ("errors", "estimate", "forms", "policy")]
+    rooms += library.glob("protocol/*.py")
     rooms += library.glob("machine/*.py")
     include = ",".join(map(str, rooms))
     files = [str(HERE / name) for name in TESTS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Questions", "QuestionsOption", "callback_for"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """What a client takes for ``elicitation=``."""
@@ -40,48 +41,77 @@ QuestionsOption = Annotated[
 ]
 
 
-def callback_for(questions: Questions | None, elsewhere: Questions = Questions.FAIL) -> Elicit:
+def callback_for(
+    questions: Questions | None,
+    paused: Callable[[], AbstractContextManager[None]],
+    elsewhere: Questions = Questions.FAIL,
+) -> Elicit:
     """The callback for questions. No question is declined because nobody sits at the terminal.
 
     Args:
-        questions: As the line says.
-        elsewhere: If it says nothing, and there is no terminal.
+        questions: Who is asked.
+        paused: Keeps the terminal free for a form.
+        elsewhere: Who is asked if the line does not say, and there is no terminal.
     """
-    match questions or (Questions.ASK if _is_terminal() else elsewhere):
+    match questions or (Questions.ASK if is_terminal() else elsewhere):
         case Questions.ASK:
-            return _Person().ask
+            return Person(paused).ask
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
-            return _leave
+            return _refuse
     raise AssertionError("one of the three")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """True where somebody can fill in a form."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def _leave(context: Any, params: Any) -> None:
-    """Leave the question to others. The call parks, and the command fails with its ID."""
+async def _refuse(context: Any, params: Any) -> None:
+    """Have the call park. Its question stays open, and the command fails with the line that answers it."""
+    raise RuntimeError("nobody is asked here")
 
 
-class _Person:
+class Person:
     """The person at the terminal, who has one form before them at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._turn = asyncio.Lock()
+        self._paused = paused
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
-        """Put a question. The library cancels this when somebody else has answered."""
-        from .form import ask  # type: ignore[import-not-found]  # to come
+        """Put a question of a call that is driven here. The library cancels this once it has an answer."""
+        question = context.question
+        return await self._put(
+            params,
+            server=None if question is None else question.endpoint,
+            tool=context.tool,
+            label=context.label,
+            refused=None if question is None else question.refused,
+        )
+
+    async def answer(self, question: tasks.Question) -> ElicitResult | None:
+        """Put a question of any call. The caller cancels this once it has an answer."""
+        return await self._put(
+            question.params,
+            server=question.endpoint,
+            tool=question.tool,
+            label=question.label,
+            refused=question.refused,
+        )
+
+    async def _put(self, params: Any, **shown: Any) -> ElicitResult | None:
+        from .form import ask
 
         withdrawn = asyncio.Event()
         async with self._turn:
-            form = asyncio.ensure_future(ask(context, params, withdrawn))
-            try:
-                return await asyncio.shield(form)
-            except asyncio.CancelledError:
-                # The form ends itself: cancelling its task can leave the terminal without echo.
-                withdrawn.set()
-                await asyncio.wait([form])
-                raise
+            with self._paused():
+                form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
+                try:
+                    return await asyncio.shield(form)
+                except asyncio.CancelledError:
+                    # The form ends itself: cancelling its task can leave the terminal without echo.
+                    withdrawn.set()
+                    await asyncio.wait([form])
+                    raise

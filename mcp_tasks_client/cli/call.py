@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Final
 
 import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import CallLine, line_of, show_progress, span
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -67,7 +70,7 @@ def call(
     A server that is a command stands behind the rest: mcp-tasks call TOOL [k=v] -- COMMAND [ARG]. The
     command is started, and its tasks end with it.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit | None:
         target = read_server(server, header, bearer_env, header_env)
@@ -76,22 +79,35 @@ def call(
                 Exit.USAGE,
                 "--detach is for a server by its URL. The task of a command ends with the command.",
             )
-        follower, handle = Follower(where, output, access_words(target)), None
-        async with target.client(where, callback_for(questions)) as client:
+        where = replace(journaled, access=access_words(target))
+        follower = Follower(where, output)
+        handle: tasks.TaskHandle | None = None
+        began, progress = time.time(), show_progress()
+
+        def read_line(now: float) -> CallLine:
+            record = None if handle is None else handle.record
+            if record is None:
+                return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
+            return line_of(record, now)
+
+        if output.shows_progress:
+            progress.add(read_line)
+        async with target.client(where, callback_for(questions, progress.paused)) as client:
             try:
-                with anyio.fail_after(timeout):
-                    starting = client.start_tool(
-                        tool,
-                        await read_arguments(client, tool, pairs or [], input_json),
-                        idempotency_key=key,
-                        on_unknown="resend" if resend else "raise",
-                        label=label,
-                    )
-                    handle = await follower.begin(starting)
-                    if detach and not handle.done:
-                        _detach(handle, follower, output)
-                        return None
-                    end = await follow(handle, where)
+                async with progress:
+                    with anyio.fail_after(timeout):
+                        starting = client.start_tool(
+                            tool,
+                            await read_arguments(client, tool, pairs or [], input_json),
+                            idempotency_key=key,
+                            on_unknown="resend" if resend else "raise",
+                            label=label,
+                        )
+                        handle = await follower.begin(starting)
+                        if detach and not handle.done:
+                            _detach(handle, follower, output)
+                            return None
+                        end = await follow(handle, where)
             except TimeoutError:
                 if handle is not None and not target.outlives_us:
                     await _end_with_server(handle, output)
@@ -113,7 +129,7 @@ def call(
                 await handle.acknowledge()
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> None:

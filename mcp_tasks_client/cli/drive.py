@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import anyio
@@ -77,17 +78,16 @@ def drive(
 
     Without --questions they are put here in a terminal, and elsewhere left to `mcp-tasks answer`.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit:
         target = read_server(server, header, bearer_env, header_env)
+        where = replace(journaled, access=access_words(target))
         async with (
-            target.client(where, callback_for(questions, Questions.LEAVE)) as client,
+            target.client(where, callback_for(questions, nullcontext, Questions.LEAVE)) as client,
             where.inbox() as inbox,
         ):
-            driving = _Driving(
-                client, inbox, where, output, application or [APPLICATION], access_words(target), once=once
-            )
+            driving = _Driving(client, inbox, where, output, application or [APPLICATION], once=once)
             try:
                 return await driving.run()
             except asyncio.CancelledError:
@@ -97,7 +97,7 @@ def drive(
                         output.next(where.line("drive", *name_server(target), *target.words))
                 raise
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 class _Driving:
@@ -110,12 +110,11 @@ class _Driving:
         where: Where,
         output: Output,
         applications: Sequence[str],
-        access: Sequence[str],
         *,
         once: bool,
     ) -> None:
         self._client, self._inbox, self._where, self._output = client, inbox, where, output
-        self._applications, self._access, self._once = (None, *applications), access, once
+        self._applications, self._once = (None, *applications), once
         self._under_way: set[str] = set()
         # Calls that cannot go on: until when, and with which open questions.
         self._resting: dict[str, tuple[float, frozenset[str]]] = {}
@@ -242,7 +241,7 @@ class _Driving:
         """
         name, seen = short_id(record.record_id), SeenCall(record, (), is_driven=True)
         if event == "ended":
-            line = self._where.line("wait", name, *self._access)
+            line = self._where.line("wait", name)
         else:
             line = "" if failure is None else failure.next or ""
         if self._output.as_json:

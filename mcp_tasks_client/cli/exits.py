@@ -78,14 +78,14 @@ def exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
             return Exit.GONE
         case tasks.OutcomeUnknownError():
             return Exit.OUTCOME_UNKNOWN
-        case tasks.IdempotencyConflictError() | tasks.InvalidAnswerError() | tasks.AlreadyAnsweredError():
+        case tasks.IdempotencyConflictError() | tasks.AlreadyAnsweredError() | tasks.FormError():
             return Exit.USAGE
         case tasks.WaitTimeoutError():
             return Exit.TIMED_OUT if has_task else Exit.OUTCOME_UNKNOWN
         case tasks.SessionError() if not has_task:
             return _exit_before_task(error)
-        case _:
-            return Exit.UNEXPECTED
+        case _:  # an argument that makes no sense is a ValueError, too
+            return Exit.USAGE if isinstance(error, ValueError) else Exit.UNEXPECTED
 
 
 def _exit_before_task(error: tasks.SessionError) -> Exit:

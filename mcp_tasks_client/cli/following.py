@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
 
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
 from .lines import short_id
-from .output import Output, document_of_result
+from .output import Output, as_sent
 from .times import ahead, exact
 
 if TYPE_CHECKING:
@@ -34,9 +35,16 @@ async def follow(handle: tasks.TaskHandle, where: Where) -> End:
 def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandError:
     """The error that names the line which answers an open question."""
     failure = as_command_error(error)
-    if error.questions:
-        failure.next = where.line("answer", error.questions[0].question_id)
-    return failure
+    if not error.questions:
+        return failure
+    asked = error.questions[0]
+    words = one_line(getattr(asked.params, "message", asked.method))
+    return CommandError(
+        failure.exit,
+        f"The server asks: {words}. The call waits for the answer.",
+        record=failure.record,
+        next=where.line("answer", asked.question_id),
+    )
 
 
 class Follower:
@@ -45,11 +53,10 @@ class Follower:
     Args:
         where: The journal, which the lines of receipts name.
         output: Gets results and receipts.
-        access: Words by which the lines name the server and the credential. They hold no secret.
     """
 
-    def __init__(self, where: Where, output: Output, access: Sequence[str] = ()) -> None:
-        self._where, self._output, self._access = where, output, access
+    def __init__(self, where: Where, output: Output) -> None:
+        self._where, self._output = where, output
 
     async def begin(self, starting: Awaitable[tasks.TaskHandle]) -> tasks.TaskHandle:
         """Make a call, until the server has answered.
@@ -108,7 +115,7 @@ class Follower:
         )
 
     def _go_on(self, record: tasks.TaskRecord) -> str:
-        return self._where.line("wait", short_id(record.record_id), *self._access)
+        return self._where.line("wait", short_id(record.record_id))
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────
 
@@ -174,7 +181,7 @@ def document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
         failure = _failure_of(record_id, end)
         assert failure is not None, "an error is no good end"
         return {"record": record_id, "error": failure.document()}
-    return {"record": record_id, "result": document_of_result(end)}
+    return {"record": record_id, "result": as_sent(end)}
 
 
 def _kept_until(record: tasks.TaskRecord) -> str:

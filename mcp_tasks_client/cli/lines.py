@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["SHORT_ID", "Line", "short_id"]
+__all__ = ["SHORT_ID", "Line", "short_id", "short_question"]
 
 SHORT_ID = 8
 """Characters of a ``record_id`` in lists and receipts."""
@@ -27,3 +27,9 @@ class Line:
 def short_id(record_id: str) -> str:
     """Enough of an ID to name a call."""
     return record_id[:SHORT_ID]
+
+
+def short_question(question_id: str) -> str:
+    """Enough of the ID of a question to name it: the beginning of its call's, a dash, and the next digits."""
+    record_id, _, rest = question_id.rpartition("-")
+    return f"{short_id(record_id)}-{rest[:4]}"

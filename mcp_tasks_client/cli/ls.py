@@ -6,19 +6,21 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import STYLES, span
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_id
 from .output import Output
 from .running import run
 from .seen import SeenCall, look_at
-from .times import span
+from .watching import watch_calls
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,14 +37,24 @@ def ls(
     tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
     label: Annotated[str | None, typer.Option(help="Only calls of this label.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many calls, the newest.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, and show each change. Ctrl-C ends it.")
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="A JSON array; under --watch an object for each change, one a line."),
+    ] = False,
     journal: JournalOption = None,
     schema: SchemaOption = None,
     keys: KeysOption = None,
     principal: PrincipalOption = None,
     application: ApplicationOption = None,
 ) -> None:
-    """List calls that are open, or whose outcome nobody has received; the newest last."""
+    """List calls that are open, or whose outcome nobody has received; the newest last.
+
+    With --watch the list goes on. A terminal shows it anew, and elsewhere each change is a line. A call that
+    leaves the list is shown once more, as it stands then; one that the journal has no more is `forgotten`.
+    """
     where, output = Where(journal, schema, keys, principal, application), Output(as_json=json)
 
     def is_wanted(seen: SeenCall) -> bool:
@@ -54,15 +66,27 @@ def ls(
             and tool in (None, record.tool)
         )
 
+    nothing = "The journal has no such call." if all_ else "No call is open."
+
+    def draw(calls: Sequence[SeenCall]) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        return draw_calls(calls, _rows_on_screen()) if calls else iter([Text(nothing)])
+
     async def main() -> None:
         async with where.inbox() as inbox:
-            calls = await find_calls(inbox, is_wanted, label, limit)
+            find = partial(find_calls, inbox, is_wanted, label, limit)
+            if watch:
+                await watch_calls(inbox, find, draw, output)
+                return
+            calls = await find()
         if json:
             output.document([one.document() for one in calls])
         elif calls:
-            output.draw(*draw_calls(calls, limit))
+            is_bounded = limit is None and sys.stdout.isatty()
+            output.draw(*draw_calls(calls, _rows_on_screen() if is_bounded else None, ": --limit shows them"))
         else:
-            output.note("No call is open." if not all_ else "The journal has no such call.")
+            output.note(nothing)
 
     run(main, output, where)
 
@@ -80,11 +104,17 @@ async def find_calls(
     return wanted if limit is None else wanted[-limit:]
 
 
-def draw_calls(calls: Sequence[SeenCall], limit: int | None = None) -> Iterator[RenderableType]:
-    """A table of calls. In a terminal it is no higher than the screen, unless a limit is given."""
-    left_out = 0
-    if limit is None and sys.stdout.isatty():
-        left_out = max(0, len(calls) - max(1, shutil.get_terminal_size().lines - 4))
+def draw_calls(
+    calls: Sequence[SeenCall], most: int | None = None, hint: str = ""
+) -> Iterator[RenderableType]:
+    """A table of calls.
+
+    Args:
+        calls: Oldest first.
+        most: Of which so many are shown, the newest; ``None`` is all.
+        hint: Says how the others are seen.
+    """
+    left_out = 0 if most is None else max(0, len(calls) - most)
     from rich.table import Table
     from rich.text import Text
 
@@ -103,15 +133,13 @@ def draw_calls(calls: Sequence[SeenCall], limit: int | None = None) -> Iterator[
             seen.note(),
         )
         table.add_row(
-            *(Text(cell, style=_style_of(seen) if at == 1 else "") for at, cell in enumerate(cells))
+            *(Text(cell, style=STYLES.get(cell, "") if at == 1 else "") for at, cell in enumerate(cells))
         )
     yield table
     if left_out:
-        yield Text(f"… and {left_out} more, which are older: --limit shows them")
+        yield Text(f"… and {left_out} more, which are older{hint}")
 
 
-_STYLES = {"input_required": "yellow", "outcome_unknown": "red", "failed": "red", "completed": "green"}
-
-
-def _style_of(seen: SeenCall) -> str:
-    return _STYLES.get(seen.state, "")
+def _rows_on_screen() -> int:
+    """How many rows a table may have in a terminal, with its header and a line below it."""
+    return max(1, shutil.get_terminal_size().lines - 4)

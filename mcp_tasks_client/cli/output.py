@@ -13,12 +13,13 @@ from .exits import CommandError
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
+    from pydantic import BaseModel
     from rich.console import Console, RenderableType
 
 __all__ = [
     "LONGEST_RESULT",
     "Output",
-    "document_of_result",
+    "as_sent",
     "dump",
     "give_up_on_stdout",
     "make_console",
@@ -38,6 +39,11 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
+
+    @property
+    def shows_progress(self) -> bool:
+        """False where a program reads stderr, which has an error in JSON then."""
+        return not self.as_json or sys.stderr.isatty()
 
     def note(self, text: str) -> None:
         """Tell a person something, on stderr. The text may be foreign."""
@@ -101,12 +107,13 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def dump(document: Any) -> str:
     """A document as JSON of printable ASCII: what is not printable stands escaped."""
-    return json.dumps(document).replace("\x7f", "\\u007f")
+    return json.dumps(document, default=str).replace("\x7f", "\\u007f")
 
 
-def document_of_result(result: CallToolResult) -> Any:
-    """A result as the server sent it."""
-    return result.model_dump(mode="json", by_alias=True, exclude_unset=True)
+def as_sent(value: BaseModel, *, without: set[str] | None = None) -> dict[str, Any]:
+    """A result, or the params of a question, as the server sent it, without these fields."""
+    # Not in pydantic's JSON mode, which fails on half of a character (a surrogate).
+    return value.model_dump(by_alias=True, exclude_unset=True, exclude=without)
 
 
 def read_result(result: CallToolResult) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from . import call, drive, ls, show, tools, wait
+from . import answer, call, cancel, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
 from .output import Output
 from .server import name_command
@@ -21,7 +21,18 @@ app = typer.Typer(
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
 )
-for verb in (call.call, tools.tools, ls.ls, show.show, wait.wait, drive.drive):
+for verb in (
+    call.call,
+    tools.tools,
+    ls.ls,
+    show.show,
+    wait.wait,
+    questions.questions,
+    answer.answer,
+    cancel.cancel,
+    drive.drive,
+    prune.prune,
+):
     app.command()(verb)
 
 

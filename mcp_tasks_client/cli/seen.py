@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import CallLine, line_of, note_of, span, state_of, title_of
 
 from .journal import Where
 from .lines import short_id
-from .times import ahead, iso, span
+from .output import as_sent
+from .times import ahead, iso
 
-__all__ = ["SeenCall", "document_of_question", "look_at"]
+__all__ = ["SeenCall", "document_of_question", "look_at", "message_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +35,12 @@ class SeenCall:
     @property
     def state(self) -> str:
         """Where the call stands, in a word."""
-        if self.questions and not self.record.finished:
-            return "input_required"
-        if self.record.status == "calling" and not self.is_driven:
-            return "outcome_unknown"
-        return one_line(self.record.status, 20)
+        return state_of(self.record, self.questions, is_driven=self.is_driven)
 
     @property
     def title(self) -> str:
         """The tool, and the label of the call if it has one."""
-        tool = one_line(self.record.tool or "(task)", 60)
-        return tool if self.record.label is None else f"{tool}: {one_line(self.record.label, 80)}"
+        return title_of(self.record)
 
     @property
     def status_message(self) -> str | None:
@@ -75,18 +72,18 @@ class SeenCall:
         else:
             yield f"No living process drives it, so nobody polls: {where.line('wait', name)}"
 
-    def note(self) -> str:
-        """What a list says beside the call, in one line."""
-        record = self.record
-        if record.finished:
-            return "" if record.delivered_at is not None else "not received"
-        if self.questions:
-            return f"waits for an answer since {span(_since(self.questions[0].asked_at))}"
-        if record.last_failure is not None:
-            return f"not reached for {span(_since(record.last_failure.since))}"
-        if not self.is_driven:
-            return "nobody drives it"
-        return self.status_message or ""
+    def note(self, now: float | None = None) -> str:
+        """What a list says beside the call, in one line. ``None`` is the time now."""
+        if self.record.finished:
+            return "" if self.record.delivered_at is not None else "not received"
+        return note_of(
+            self.record, time.time() if now is None else now, self.questions, is_driven=self.is_driven
+        )
+
+    def line(self, now: float) -> CallLine:
+        """The call in one line, of which the time 0 leaves the times out."""
+        line = line_of(self.record, now, questions=self.questions, is_driven=self.is_driven)
+        return replace(line, note=self.note(now))
 
     def document(self) -> dict[str, Any]:
         """The call for programs. The ID of the task is a credential, and not part of it."""
@@ -131,11 +128,17 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
         "method": question.method,
         "params": None
         if params is None
-        else params.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"meta"}),
+        else as_sent(params, without={"meta"}),  # which may hold the ID of the task
         "refused": question.refused,
         "asked_at": iso(question.asked_at),
         "expires_at": iso(question.expires_at),
     }
+
+
+def message_of(question: tasks.Question) -> str:
+    """What a server asks, in one line."""
+    message = getattr(question.params, "message", None)
+    return one_line(message) if message else one_line(question.method, 60)
 
 
 async def look_at(

@@ -26,14 +26,15 @@ __all__ = [
     "BearerOption",
     "HeaderEnvOption",
     "HeaderOption",
+    "Reach",
     "Server",
     "ServerArgument",
     "ServerOption",
     "access_words",
-    "credential_words",
     "name_command",
     "name_server",
     "read_headers",
+    "read_reach",
     "read_server",
 ]
 
@@ -158,7 +159,7 @@ def read_server(
         CommandError: It is none of these, or the file, a variable or a header is not there.
     """
     headers = read_headers(header, bearer, from_environment)
-    words = tuple(credential_words(header, bearer, from_environment))
+    words = tuple(_credential_words(header, bearer, from_environment))
     if given.startswith(_COMMAND):
         command = json.loads(given.removeprefix(_COMMAND))
         if not command:
@@ -187,10 +188,53 @@ def name_server(server: AnyServer) -> list[str]:
     return [server.name] if server.name else []
 
 
-def access_words(server: AnyServer) -> list[str]:
+def access_words(server: AnyServer) -> tuple[str, ...]:
     """The options by which a line that has the ID of a call reaches the call's server."""
-    named = [] if server.is_in_record or not server.name else ["--server", server.name]
-    return [*named, *server.words]
+    named = () if server.is_in_record or not server.name else ("--server", server.name)
+    return *named, *server.words
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the servers of calls that are there are reached: as a line says, or else as their records do."""
+
+    server: AnyServer | None
+    headers: dict[str, str] = field(repr=False)
+    words: tuple[str, ...] = ()
+    """The same options for another line."""
+
+    def server_of(self, record: tasks.TaskRecord) -> AnyServer:
+        """The server of a call.
+
+        Raises:
+            CommandError: Neither the line nor the record says where it is.
+        """
+        if self.server is not None:
+            return self.server
+        endpoint = record.scope.endpoint
+        if not endpoint.startswith(("http://", "https://")) or "?sha256=" in endpoint:
+            raise CommandError(
+                Exit.USAGE,
+                f"Nobody drives the call, and {endpoint!r} is no address. Give --server.",
+                record=record.record_id,
+            )
+        return Server(endpoint, self.headers)
+
+
+def read_reach(
+    server: str | None,
+    header: Sequence[str] | None,
+    bearer: str | None,
+    from_environment: Sequence[str] | None,
+) -> Reach:
+    """How the servers of calls are reached. Arguments and errors are those of :func:`read_server`."""
+    named = None if server is None else read_server(server, header, bearer, from_environment)
+    words = () if named is None or not named.name else ("--server", named.name)
+    return Reach(
+        named,
+        read_headers(header, bearer, from_environment),
+        (*words, *_credential_words(header, bearer, from_environment)),
+    )
 
 
 def _refuse_headers(headers: dict[str, str]) -> None:
@@ -198,7 +242,7 @@ def _refuse_headers(headers: dict[str, str]) -> None:
         raise CommandError(Exit.USAGE, "Headers are for a server by its URL. A command gets none.")
 
 
-def credential_words(
+def _credential_words(
     given: Sequence[str] | None, bearer: str | None, from_environment: Sequence[str] | None
 ) -> Iterator[str]:
     """The options of another line that name the same credential. They hold no secret."""

@@ -12,12 +12,12 @@ from mcp_tasks_client.foreign_text import one_line
 
 from .completion import complete_record
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where, find_record
-from .output import Output, document_of_result, read_result
+from .output import Output, as_sent, read_result
 from .running import run
 from .seen import SeenCall, look_at
 from .times import ahead, exact
 
-__all__ = ["show"]
+__all__ = ["show", "tell"]
 
 
 def show(
@@ -41,7 +41,7 @@ def show(
         if json:
             output.document({**seen.document(), **_document_of(outcome)})
         else:
-            output.text("\n".join(_tell(seen, outcome, where)))
+            output.text("\n".join(tell(seen, outcome, where)))
 
     run(main, output, where)
 
@@ -49,10 +49,11 @@ def show(
 def _document_of(outcome: Any) -> dict[str, Any]:
     if isinstance(outcome, tasks.TasksClientError):
         return {"result": None, "error": str(outcome)}
-    return {"result": None if outcome is None else document_of_result(outcome), "error": None}
+    return {"result": None if outcome is None else as_sent(outcome), "error": None}
 
 
-def _tell(seen: SeenCall, outcome: Any, where: Where) -> Iterator[str]:
+def tell(seen: SeenCall, outcome: Any, where: Where) -> Iterator[str]:
+    """A call in lines for people. ``outcome`` is a result, an error, or ``None`` while there is neither."""
     rows = dict(_rows(seen))
     width = max(map(len, rows))
     for name, value in rows.items():

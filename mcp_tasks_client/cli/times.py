@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
-from itertools import pairwise
 
-__all__ = ["ago", "ahead", "exact", "iso", "span"]
+from mcp_tasks_client.progress import span
 
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+__all__ = ["ago", "ahead", "exact", "iso", "read_span"]
+
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+__all__ = ["ago", "ahead", "exact", "iso"]
 
 
-def span(seconds: float) -> str:
-    """A length of time in its two largest units, such as ``4m12s`` or ``3d2h``."""
-    left = max(0, round(seconds))
-    for (size, name), (smaller, below) in pairwise(_UNITS):
-        if left >= size:
-            rest = left % size // smaller
-            return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
-    return f"{left}s"
+def read_span(text: str) -> float:
+    """A length of time in seconds, given as ``7d``, ``36h``, ``30m``, ``90s``, or several such as ``1d12h``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not re.fullmatch(r"(\d+[dhms])+", text):
+        raise ValueError(f"{text!r} is no length of time. Write 7d, 36h, 30m, 90s or 1d12h.")
+    return float(sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([dhms])", text)))
 
 
 def ago(at: float) -> str:

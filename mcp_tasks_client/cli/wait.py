@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Final
 
 import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import CallLine, line_of, show_progress
 
 from .asking import Elicit, QuestionsOption, callback_for
 from .completion import complete_record
@@ -27,19 +30,9 @@ from .journal import (
 )
 from .output import Output
 from .running import run
-from .server import (
-    AnyServer,
-    BearerOption,
-    HeaderEnvOption,
-    HeaderOption,
-    Server,
-    ServerOption,
-    credential_words,
-    read_headers,
-    read_server,
-)
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Reach, ServerOption, read_reach
 
-__all__ = ["wait"]
+__all__ = ["Waiting", "receive", "wait"]
 
 _LOOK_S: Final = 1.0
 """Seconds between looks at a call that another program drives."""
@@ -76,21 +69,25 @@ def wait(
     credential that the options give. The outcome of another program's call stays for that program, unless
     --take is given. Ctrl-C ends the waiting alone.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit:
-        headers = read_headers(header, bearer_env, header_env)
-        target = None if server is None else read_server(server, header, bearer_env, header_env)
-        named = [] if target is None or not target.name else ["--server", target.name]
+        reach = read_reach(server, header, bearer_env, header_env)
+        where = replace(journaled, access=reach.words)
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             records = [await find_record(inbox, one) for one in ids]
-            waiting = _Waiting(inbox, where, opened, target, headers, callback_for(questions))
-            access = [*named, *credential_words(header, bearer_env, header_env)]
-            follower = Follower(where, output, access)
+            progress = show_progress()
+            asking = callback_for(questions, progress.paused)
+            waiting = Waiting(inbox, where, opened, reach, asking)
+            if output.shows_progress:
+                for one in records:
+                    progress.add(partial(waiting.read_line, one.record_id))
+            follower = Follower(where, output)
             try:
-                with anyio.move_on_after(timeout):
-                    await waiting.wait_for(records, only_first=any_)
+                async with progress:
+                    with anyio.move_on_after(timeout):
+                        await waiting.wait_for(records, only_first=any_)
             except asyncio.CancelledError:
                 follower.let_go(one for one in waiting.last_seen.values() if not one.finished)
                 raise
@@ -104,20 +101,20 @@ def wait(
             code = follower.write_all(records, ends)
             for record in records:
                 if record.record_id in ends and (take or record.application == APPLICATION):
-                    await _receive(inbox, record)
+                    await receive(inbox, record)
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
-async def _receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
+async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
     """Count the outcome of a call as received, if the call has ended."""
     seen = await inbox.record(record.record_id)
     if seen is not None and seen.finished and seen.delivered_at is None:
         await inbox.acknowledge(seen)
 
 
-class _Waiting:
+class Waiting:
     """Waits for calls of any server, and keeps how they ended."""
 
     def __init__(
@@ -125,15 +122,21 @@ class _Waiting:
         inbox: tasks.Inbox,
         where: Where,
         opened: AsyncExitStack,
-        server: AnyServer | None,
-        headers: dict[str, str],
+        reach: Reach,
         elicitation: Elicit,
     ) -> None:
         self.ends: dict[str, End] = {}
         self.last_seen: dict[str, tasks.TaskRecord] = {}
+        self._handles: dict[str, tasks.TaskHandle] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
-        self._server, self._headers, self._elicitation = server, headers, elicitation
+        self._reach, self._elicitation = reach, elicitation
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
+
+    def read_line(self, record_id: str, now: float) -> CallLine | None:
+        """What is said of a call while it is waited for."""
+        handle = self._handles.get(record_id)
+        record = self.last_seen.get(record_id) if handle is None else handle.record
+        return None if record is None else line_of(record, now)
 
     async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
         """Wait until all calls have ended, or the first of them."""
@@ -151,11 +154,26 @@ class _Waiting:
             for record in records:
                 group.start_soon(see, record)
 
+    async def cancel(self, record: tasks.TaskRecord) -> None:
+        """Have a call cancelled: by the program that drives it, else from here.
+
+        Raises:
+            CommandError: Nobody drives it, and its server is not known.
+            SessionError: The server could not be told. The wish is in the journal.
+            JournalError: The wish could not be committed.
+        """
+        if await self._inbox.is_driven(record):
+            await self._inbox.cancel(record)
+        else:
+            handle = await self._attach(record)
+            await handle.cancel()
+
     async def _see(self, record: tasks.TaskRecord) -> End:
         """Follow a call to its end: by the journal while another program drives it, else over a client."""
         while not record.finished:
             handle = None if await self._inbox.is_driven(record) else await self._attach(record)
             if handle is not None:
+                self._handles[record.record_id] = handle
                 return await follow(handle, self._where)
             await anyio.sleep(_LOOK_S)
             seen = await self._inbox.record(record.record_id)
@@ -179,7 +197,8 @@ class _Waiting:
         """
         client = self._clients.get(record.scope)
         if client is None:
-            made = self._server_of(record).client(self._where, self._elicitation, scope=record.scope)
+            server = self._reach.server_of(record)
+            made = server.client(self._where, self._elicitation, scope=record.scope)
             client = self._clients[record.scope] = await self._opened.enter_async_context(made)
         return await client.attach(
             tasks.TaskReference(
@@ -190,27 +209,3 @@ class _Waiting:
                 record_id=record.record_id,
             )
         )
-
-    def _server_of(self, record: tasks.TaskRecord) -> AnyServer:
-        """The server that the line names, or else the one that the record names.
-
-        Raises:
-            CommandError: Neither does.
-        """
-        if self._server is not None:
-            return self._server
-        url = _url_of(record)
-        if url is None:
-            raise CommandError(
-                Exit.USAGE,
-                f"Nobody drives the call, and {record.scope.endpoint!r} is no address. Give --server, or the "
-                "command behind --.",
-                record=record.record_id,
-            )
-        return Server(url, self._headers)
-
-
-def _url_of(record: tasks.TaskRecord) -> str | None:
-    """Where the server of a call is; ``None`` if its record has only a name, or no whole URL."""
-    endpoint = record.scope.endpoint
-    return endpoint if endpoint.startswith(("http://", "https://")) and "?sha256=" not in endpoint else None

@@ -678,6 +678,20 @@ class Endpoint:
         """The journal's records of this endpoint and principal; see :meth:`TasksClient.records`."""
         return await self.engine.journal.records(self.scope, pending=pending)
 
+    def ran_s(self, call: LiveCall) -> float:
+        """For how long the task of a call has run; see :meth:`TaskRecord.ran_s`."""
+        return call.record.ran_s(self.engine.environment.clock.time())
+
+    async def durations(self, tool: str | None) -> list[float]:
+        """How long the last completed tasks of a tool ran; see :meth:`Journal.durations`.
+
+        Raises:
+            JournalError: The journal could not be read.
+            TasksClientError: The client is closed.
+        """
+        self.check_open()
+        return [] if tool is None else await self.engine.journal.durations(self.scope, tool)
+
     async def prune(self, older_than_s: float | None) -> int:
         """Forget what is old; see :meth:`TasksClient.prune`."""
         return await self._store.prune(older_than_s)

@@ -541,6 +541,17 @@ class Journal(ABC):
         """
         return
 
+    async def durations(self, scope: Scope, tool: str) -> list[float]:
+        """How long the last 50 tasks of a tool ran that have completed, in seconds, the oldest first.
+
+        The transaction of the :meth:`save` that ends a task which was observed (:attr:`TaskRecord.due_at`)
+        notes :attr:`TaskRecord.took_s`, if the record has that and a tool. A second save of the end notes
+        nothing. What was noted stays when the record is forgotten. It may be left out if another process is
+        noting a task of the same tool. A journal may keep none, as the default: its clients go on without
+        estimates.
+        """
+        return []
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -119,4 +119,5 @@ class GuardedJournal(Journal):
     instructions = _guard(Journal.instructions)
     listen = _guard_sync(Journal.listen)
     watch = _guard_sync(Journal.watch)
+    durations = _guard(Journal.durations)
     follow = _guard(Journal.follow)

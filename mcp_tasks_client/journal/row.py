@@ -33,6 +33,7 @@ __all__ = [
     "columns_of",
     "columns_of_row",
     "driven_elsewhere",
+    "duration_columns",
     "escape",
     "key_digest",
     "not_open",
@@ -40,6 +41,7 @@ __all__ = [
     "read_instructions",
     "read_rows",
     "scope_digest",
+    "tool_digest",
     "unescape",
     "unescape_each",
 ]
@@ -218,6 +220,29 @@ def columns_of_row(row: Row) -> dict[str, Any]:
     where = row.endpoint, row.principal
     key = None if row.idempotency_key is None else _digest(*where, row.idempotency_key)
     return {**row._asdict(), "scope": _digest(*where), "key": key}
+
+
+def duration_columns(record: TaskRecord) -> dict[str, Any]:
+    """What is noted of how long a task ran: nothing if the record does not say, or names no tool.
+
+    Raises:
+        ValueError: The record says no finite number.
+    """
+    if record.tool is None or record.took_s is None:
+        return {}
+    return {
+        "tool_key": tool_digest(record.scope, record.tool),
+        "endpoint": escape(record.scope.endpoint),
+        "principal": escape(record.scope.principal),
+        "tool": escape(record.tool),
+        "took_s": checked_time(record.took_s),
+    }
+
+
+@lru_cache(maxsize=256)
+def tool_digest(scope: Scope, tool: str) -> str:
+    """The digest of endpoint, principal and tool."""
+    return _digest(escape(scope.endpoint), escape(scope.principal), escape(tool))
 
 
 @lru_cache(maxsize=64)

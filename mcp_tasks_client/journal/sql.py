@@ -24,6 +24,7 @@ from .row import (
     checked_time,
     columns_of,
     driven_elsewhere,
+    duration_columns,
     escape,
     key_digest,
     not_open,
@@ -31,6 +32,7 @@ from .row import (
     read_instructions,
     read_rows,
     scope_digest,
+    tool_digest,
     unescape,
     unescape_each,
 )
@@ -155,7 +157,9 @@ class SqlJournal(Journal):
             if is_news:
                 medium.tell_watchers()
 
-        work = _about(row, ("save_known" if known else "save", *heed), read)
+        duration = duration_columns(record)
+        work = _about(row | duration, ("save_known" if known else "save", *heed), read)
+        work.also = "note_duration" if duration else None
         work.again = ("save_known", *heed)
         await medium.run(work)
 
@@ -380,6 +384,11 @@ class SqlJournal(Journal):
         for name in names:
             medium.stop_renewing(name)
         await medium.run(release(names))
+
+    async def durations(self, scope: Scope, tool: str) -> list[float]:
+        """How long the last tasks of a tool ran, the oldest first, by the key of their rows."""
+        found = await self._read("durations", tool_key=tool_digest(scope, tool))
+        return [float(took_s) for (took_s,) in found if isinstance(took_s, int | float)]
 
     # ── instructions ──────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@
 --   {in_scope}               of one scope; true for all scopes
 --   {has_outcome}            the row stored is an outcome that no host has received: a task to observe has a due_at
 --   {changed}                the statement tells which of the given rows it changed
---   {skip_locked}, {in_turn}  locks of rows, in PostgreSQL
+--   {skip_locked}, {in_turn}, {unless_noting}  locks, in PostgreSQL
 --   {notify}                 in PostgreSQL, tells the listeners of other processes, and returns rows
 --   {their_lease}, {database_start}  leases, which last longer where the database was down
 --   {now}                    the database's clock, in seconds since the epoch
@@ -55,6 +55,27 @@ UPDATE {schema}.instructions AS instruction SET body = given.instruction_body, h
 FROM {given record_id, fence, instruction_name, instruction_body}
 JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
 WHERE instruction.record_id = given.record_id AND instruction.name = given.instruction_name;
+
+-- name: note_duration
+-- How long tasks ran whose results this transaction stores, each in one of 50 places of its tool, where the oldest was.
+-- Before "save" or "save_known", since a stored record with a due_at says that its end is not stored yet. {unless_noting}:
+-- no commit waits for that of another process, which is noting of the same tool at this moment. So this one is left out.
+INSERT INTO {schema}.durations (tool_key, slot, number, endpoint, principal, tool, took_s)
+SELECT tool_key, number - number / 50 * 50, number, endpoint, principal, tool, took_s
+FROM (
+  SELECT given.tool_key, given.endpoint, given.principal, given.tool, given.took_s,
+    coalesce((SELECT max(number) FROM {schema}.durations AS noted WHERE noted.tool_key = given.tool_key), 0)
+      + row_number() OVER (PARTITION BY given.tool_key ORDER BY given.record_id) AS number,
+    row_number() OVER (PARTITION BY given.tool_key ORDER BY given.record_id DESC) AS place
+  FROM {given record_id, fence, tool_key, endpoint, principal, tool, took_s}
+  JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
+  WHERE given.took_s IS NOT NULL AND stored.due_at IS NOT NULL {unless_noting}
+) AS fresh
+WHERE place <= 50
+ON CONFLICT (tool_key, slot) DO UPDATE SET number = excluded.number, took_s = excluded.took_s;
+
+-- name: durations
+SELECT took_s FROM {schema}.durations WHERE tool_key = {:tool_key} ORDER BY number;
 
 -- name: forget_delivered
 -- Outcomes without a key that hosts have received.
@@ -251,6 +272,9 @@ SELECT {columns} FROM {schema}.records ORDER BY sequence;
 -- name: all_instructions
 SELECT record_id, name, body, at, heeded FROM {schema}.instructions ORDER BY sequence;
 
+-- name: all_durations
+SELECT tool_key, slot, number, endpoint, principal, tool, took_s FROM {schema}.durations;
+
 -- name: copy_records
 INSERT INTO {schema}.records ({columns}, scope, key)
 SELECT {columns}, scope, key FROM {given *};
@@ -258,3 +282,8 @@ SELECT {columns}, scope, key FROM {given *};
 -- name: copy_instructions
 INSERT INTO {schema}.instructions (record_id, name, body, at, heeded)
 SELECT record_id, name, body, at, heeded FROM {given record_id, name, body, at, heeded};
+
+-- name: copy_durations
+INSERT INTO {schema}.durations (tool_key, slot, number, endpoint, principal, tool, took_s)
+SELECT tool_key, slot, number, endpoint, principal, tool, took_s
+FROM {given tool_key, slot, number, endpoint, principal, tool, took_s};

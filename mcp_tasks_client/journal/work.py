@@ -19,6 +19,7 @@ __all__ = [
     "Found",
     "Job",
     "Work",
+    "also_of",
     "group_jobs",
     "note_results",
     "release",
@@ -55,6 +56,10 @@ class Work:
     touches: tuple[str, ...] = ()
     """Names of what the row is about. Works that touch the same name are done in their order."""
 
+    also: str | None = None
+    """A statement that comes before the others, in each execution of which a work has it. It is given the
+    rows of all works of the execution, with NULL for what a row lacks. What it returns is not read."""
+
     read: Callable[[Found], Any] = lambda found: None
     """Makes the result. It is called in the thread of the medium, after the commit."""
 
@@ -67,6 +72,11 @@ class Work:
 
     asked_at: float = field(default_factory=time.monotonic)
     """When the work was asked for, by the monotonic clock."""
+
+    @property
+    def is_single(self) -> bool:
+        """True for a work of one statement."""
+        return len(self.statements) == 1 and self.also is None
 
 
 class Job(Generic[W]):
@@ -111,6 +121,11 @@ def group_jobs(jobs: Iterable[Job[Any]]) -> list[list[Job[Any]]]:
 
 
 _LAST: Final = 2**62
+
+
+def also_of(group: Iterable[Job[Any]]) -> str | None:
+    """The statement that comes before the others in this execution; see :attr:`Work.also`."""
+    return next((job.work.also for job in group if job.work.also is not None), None)
 
 
 def note_results(group: Iterable[Job[Any]], found: Found) -> None:

@@ -166,7 +166,7 @@ def count_failure(last: LastFailure | None, why: str, now: float) -> LastFailure
 def _gathering(state: Gathering, event: ev.Event) -> Step:
     match event:
         case ev.AnswerReady():
-            questions = answer(state.questions, event.key, event.answer)
+            questions = answer(state.questions, event.key, event.answer, event.now)
             if questions == state.questions:
                 return state, ()  # not the first answer, so there is nothing to send for it either
             action = event.answer.get("action")

@@ -119,17 +119,25 @@ def _is_too_large(requests: JSONObject) -> bool:
     return True
 
 
-def open_question(key: str, request: Any, now: float) -> Question:
+def open_question(key: str, request: Any, now: float, waits_from: float = 0.0) -> Question:
     """A question as first seen, at this time."""
     # A request that is no object is kept as one that nobody can answer, and says so when asked.
     asked = request if isinstance(request, dict) else {}
-    return Question(key=key, digest=digest(_what_is_asked(request)), asked_at=now, request=asked)
+    return Question(
+        key=key,
+        digest=digest(_what_is_asked(request)),
+        asked_at=now,
+        waits_from=waits_from or now,
+        request=asked,
+    )
 
 
-def find_new(questions: Questions, requests: JSONObject, now: float) -> Questions:
+def find_new(questions: Questions, requests: JSONObject, now: float, waits_from: float = 0.0) -> Questions:
     """Questions whose keys were never seen before, in the order of ``requests``."""
     known = {q.key for q in questions}
-    return tuple(open_question(key, request, now) for key, request in requests.items() if key not in known)
+    return tuple(
+        open_question(key, request, now, waits_from) for key, request in requests.items() if key not in known
+    )
 
 
 def is_reused(questions: Questions, requests: JSONObject) -> bool:
@@ -186,10 +194,10 @@ def reopen(questions: Questions, *keys: str) -> Questions:
     )
 
 
-def answer(questions: Questions, key: str, content: JSONObject, refusals: int = 0) -> Questions:
+def answer(questions: Questions, key: str, content: JSONObject, now: float, refusals: int = 0) -> Questions:
     """Record the first answer for ``key``. A second one changes nothing, nor one to an earlier asking."""
     return tuple(
-        replace(q, stage="answered", answer=content, earlier="none")
+        replace(q, stage="answered", answer=content, answered_at=now, earlier="none")
         if q.key == key and q.unanswered and q.refusals == refusals
         else q
         for q in questions

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from ..protocol.task import Task
 from ..protocol.text import quote, shorten
+from .running_time import find_ran_s
 from .states import Completed, Failed, Finished, Gathering, Gone, LastFailure, Observing, State
 
 __all__ = [
@@ -170,6 +171,27 @@ class TaskRecord:
     def pending(self) -> bool:
         """Whether there is a task to observe, or an outcome that nobody has received yet."""
         return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds for which the task of a completed call ran, less the time in which it waited for answers.
+
+        The server's times count where it gives them. ``None`` for every other call, for a result that is an
+        error of the tool, and where it is not known.
+        """
+        outcome = self.state.outcome if isinstance(self.state, Finished) else None
+        return outcome.took_s if isinstance(outcome, Completed) else None
+
+    def ran_s(self, now: float) -> float:
+        """Seconds for which the task has run by now, less the time in which it waited for answers.
+
+        They stand still while it waits for one. 0 before there is a task; of a task that has ended, as
+        :attr:`took_s`.
+
+        Args:
+            now: In seconds since the epoch.
+        """
+        return find_ran_s(self.state, now) if isinstance(self.state, Observing) else self.took_s or 0.0
 
     @property
     def last_failure(self) -> LastFailure | None:

@@ -25,6 +25,12 @@ class Question:
     asked_at: float = 0.0
     """Local wall clock, seconds, when it was first seen; 0 in the records of earlier versions."""
 
+    waits_from: float = 0.0
+    """Local wall clock, seconds, when the server began to wait for the answer, perhaps unseen; 0 likewise."""
+
+    answered_at: float = 0.0
+    """Local wall clock, seconds, when it was answered last; 0 while it was not, and likewise."""
+
     stage: Literal[
         "open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected", "disputed"
     ] = "open"
@@ -172,6 +178,8 @@ class Completed:
 
     kind: Literal["completed"] = "completed"
     result: JSONObject
+    took_s: float | None = None
+    """Seconds for which the task ran; ``None`` without a task, for an error of the tool, and if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ from .pacing import (
     due_no_sooner,
     quiet_left,
 )
+from .running_time import find_took_s, find_wait_began
 from .states import (
     Calling,
     Cancelled,
@@ -189,7 +190,7 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
             state = replace(state, questions=questions, failure=failure)
             return state, (act.StopAsking(), act.Park(event.error))
         case ev.AnswerReady():
-            questions = answer(state.questions, event.key, event.answer, event.refusals)
+            questions = answer(state.questions, event.key, event.answer, event.now, event.refusals)
             if questions == state.questions:
                 return state, ()  # not the first answer
             state = replace(state, questions=questions)
@@ -279,7 +280,7 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
     outcome = _outcome_of(task, seed=seed)
     if outcome is not None:
         fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
-        return _finish(outcome, state, tuple(map(act.Report, fresh_reports)))
+        return _finish(_timed(outcome, state, event.now), state, tuple(map(act.Report, fresh_reports)))
     if task.status == "working" and _past_ttl_s(state, event.now) > policy.past_ttl_s:
         why = "the server still calls it working, and PollPolicy.past_ttl_s is over"
         return _finish(Gone(why="expired", message=why), state)
@@ -293,7 +294,9 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
             # Servers of an older version may have sent it to somebody else, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
         # A host that gave the task up is spared its questions.
-        fresh = find_new(state.questions, requests or {}, event.now) if state.cancel == "no" else ()
+        if state.cancel == "no":
+            waits_from = find_wait_began(before, task, event.now)
+            fresh = find_new(state.questions, requests or {}, event.now, waits_from)
         if state.questions and is_reused(state.questions, requests or {}):
             reports["key_reused"] = "an input key was used again for a different request"
     if excess is not None and task.status == "input_required" and state.cancel == "no":
@@ -378,7 +381,8 @@ def _notify(state: Observing, event: ev.Notified) -> Step:
         return state, ()
     outcome = _outcome_of(task, seed=True)
     if outcome is not None:
-        return _finish(outcome, replace(state, task=task))
+        state = replace(state, task=task)
+        return _finish(_timed(outcome, state, event.now), state)
     # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
     if task.terminal or seen.terminal or task.older_than(seen):
         return state, ()
@@ -387,7 +391,8 @@ def _notify(state: Observing, event: ev.Notified) -> Step:
         return state, saved  # a poll says the same, and parks
     fresh: Questions = ()
     if task.status == "input_required" and state.cancel == "no":
-        fresh = find_new(state.questions, task.input_requests or {}, event.now)
+        waits_from = find_wait_began(state, task, event.now)
+        fresh = find_new(state.questions, task.input_requests or {}, event.now, waits_from)
     if task.same_as(seen) or ("input_required" in (seen.status, task.status) and not fresh):
         return state, saved  # an answer may be on its way
     state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
@@ -513,6 +518,16 @@ def _outcome_of(task: Task, *, seed: bool) -> Outcome | None:
             return Cancelled(status_message=task.status_message)
         case _:
             return None
+
+
+def _timed(outcome: Outcome, state: Observing, now: float) -> Outcome:
+    """An outcome that says how long the task ran, if it is the result of a tool that did its work.
+
+    An older server calls a task failed whose tool raised.
+    """
+    if not isinstance(outcome, Completed) or outcome.result.get("isError") is True:
+        return outcome
+    return replace(outcome, took_s=find_took_s(state, now))
 
 
 def _finish(

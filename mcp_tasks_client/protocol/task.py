@@ -160,6 +160,12 @@ class Task(BaseModel):
         return _object((self.model_extra or {}).get("progress"))
 
     @property
+    def age_s(self) -> float | None:
+        """Seconds from ``createdAt`` to ``lastUpdatedAt``, by the server's clock; ``None`` without both."""
+        made, changed = _time(self.created_at), _time(self.last_updated_at)
+        return None if made is None or changed is None else (changed - made).total_seconds()
+
+    @property
     def known_status(self) -> bool:
         """Whether the status is one of the specification's five."""
         return self.status in _KNOWN_STATUSES

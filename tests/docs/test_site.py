@@ -12,6 +12,7 @@ import pytest
 from sphinx.util.inventory import InventoryFile
 
 import mcp_tasks_client
+import mcp_tasks_client.forms
 import mcp_tasks_client.testing
 
 from ..benchmarks import charts
@@ -41,7 +42,7 @@ def test_the_site_builds_with_every_public_name_and_loads_nothing_from_elsewhere
 
     inventory = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="").data
     documented = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
-    for package in (mcp_tasks_client, mcp_tasks_client.testing):
+    for package in (mcp_tasks_client, mcp_tasks_client.forms, mcp_tasks_client.testing):
         assert not {f"{package.__name__}.{name}" for name in package.__all__} - documented
 
     hosts = (tmp_path / "reference" / "hosts.html").read_text()

@@ -41,6 +41,8 @@ from tests.kit.current_server import (
 )
 
 ACCEPTED = ElicitResult(action="accept", content={})
+ASKS = asking(one=QUESTION)
+"""As the reply to each poll too: a question that a poll no longer shows may never be put to the host."""
 
 
 def in_thread(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -111,10 +113,10 @@ class Inside:
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 @in_thread
 async def test_a_client_may_be_closed_by_code_that_it_awaits(where: str, kept: str, tmp_path: Path) -> None:
-    server, inside = CurrentServer(gets=[WORKING]), Inside()
+    says = ASKS if where == "callback" else WORKING
+    server, inside = CurrentServer(calls=[says], gets=[says]), Inside()
     options: dict[str, Any] = {"headers": inside.headers} if where == "headers" else {}
     if where == "callback":
-        server.replies["tools/call"] = asking(one=QUESTION)
         options["elicitation"] = inside.elicit
     told = {"on_update": inside.note, "headers": inside.begin}.get(where)
     journal = MemoryJournal() if kept == "memory" else SqliteJournal(tmp_path / "journal.sqlite3")
@@ -209,7 +211,7 @@ async def test_a_loop_that_adopts_may_close_the_client() -> None:
 @requirement("law:8")
 @in_thread
 async def test_an_http_client_may_be_closed_by_a_callback_of_its_call() -> None:
-    server, inside = CurrentServer(calls=[asking(one=QUESTION)], gets=[WORKING]), Inside()
+    server, inside = CurrentServer(calls=[ASKS], gets=[ASKS]), Inside()
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url:
             http = tasks_http_client(
@@ -226,7 +228,7 @@ async def test_an_http_client_may_be_closed_by_a_callback_of_its_call() -> None:
 @requirement("law:8")
 @in_thread
 async def test_a_transport_may_be_left_by_a_callback_of_its_call() -> None:
-    server, inside = CurrentServer(calls=[asking(one=QUESTION)], gets=[WORKING]), Inside()
+    server, inside = CurrentServer(calls=[ASKS], gets=[ASKS]), Inside()
     with anyio.fail_after(LIMIT_S):
         transport = TasksTransport(
             in_memory(server),
@@ -248,7 +250,8 @@ async def test_a_transport_may_be_left_by_a_callback_of_its_call() -> None:
 @in_thread
 async def test_a_blocking_client_may_be_closed_by_code_that_it_awaits(how: str) -> None:
     before = set(threading.enumerate())
-    server = CurrentServer(calls=[WORKING if how == "on_update" else asking(one=QUESTION)], gets=[WORKING])
+    says = WORKING if how == "on_update" else ASKS
+    server = CurrentServer(calls=[says], gets=[says])
     closed = threading.Event()
 
     def run(url: str) -> None:

@@ -46,7 +46,7 @@ def schema(postgres: str) -> Iterator[str]:
 def postgres_journal(postgres: str, schema: str) -> Callable[[], PostgresJournal]:
     """Makes journals in a schema that is empty."""
     with psycopg.connect(postgres, autocommit=True) as connection:
-        for table in ("records", "leases", "instructions") if exists(connection, schema) else ():
+        for table in ("records", "leases", "instructions", "durations") if exists(connection, schema) else ():
             connection.execute(f"DELETE FROM {schema}.{table}".encode())
     return lambda: PostgresJournal(postgres, schema=schema)
 

@@ -89,6 +89,22 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "heed", " AND instruction.name = given.instruction_name"
     ),
     "what was heeded keeps its body": Mutant("heed", "body = given.instruction_body, "),
+    "a late owner notes how long a task ran": Mutant("note_duration", " AND stored.fence = given.fence"),
+    "how long a task ran is noted twice": Mutant("note_duration", "AND stored.due_at IS NOT NULL"),
+    "how long nothing ran is noted": Mutant("note_duration", "given.took_s IS NOT NULL AND "),
+    "a commit waits for what another process notes": Mutant("note_duration", "{unless_noting}"),
+    "more tasks are noted than there are places": Mutant("note_duration", "place <= 50", "true"),
+    "each task has a place of its own": Mutant("note_duration", "number - number / 50 * 50", "number"),
+    "each commit begins with the first place": Mutant(
+        "note_duration", "coalesce((SELECT max(number)", "0 * coalesce((SELECT max(number)"
+    ),
+    "the first tasks of a tool are the last": Mutant(
+        "note_duration", "DO UPDATE SET number = excluded.number, took_s = excluded.took_s", "DO NOTHING"
+    ),
+    "a newer task has the number of an older one": Mutant("note_duration", "number = excluded.number, "),
+    "a newer task took as long as an older one": Mutant("note_duration", ", took_s = excluded.took_s"),
+    "how long each tool ran is told": Mutant("durations", "WHERE tool_key = {:tool_key}"),
+    "how long tasks ran is told in any order": Mutant("durations", "ORDER BY number", "ORDER BY took_s"),
     "a late owner forgets what was delivered": Mutant(
         "forget_delivered",
         "(record_id, fence) IN (SELECT record_id, fence FROM",
@@ -244,7 +260,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "whoever listens is told of what was heeded": Mutant("instructed", "WHERE heeded = 0"),
 }
 
-_LOCKS: Final = ("{skip_locked}", "{in_turn}", "{notify}")
+_ABSENT: Final = ("{skip_locked}", "{in_turn}", "{notify}", "{unless_noting}", "place <= 50")
 """What SQLite has no need of."""
 
 
@@ -254,7 +270,7 @@ def mutants_of(dialect: str) -> list[str]:
     return [
         name
         for name, mutant in MUTANTS.items()
-        if mutant.statement in known and not (dialect == "sqlite" and mutant.old in _LOCKS)
+        if mutant.statement in known and not (dialect == "sqlite" and mutant.old in _ABSENT)
     ]
 
 

@@ -77,7 +77,7 @@ class Database:
             return connection.execute(f"SELECT * FROM {self.schema}.{table}".encode()).fetchall()
 
     def everything(self) -> bytes:
-        tables = "meta", "records", "instructions", "leases", "writers"
+        tables = "meta", "records", "instructions", "durations", "leases", "writers"
         return repr([self.rows(table) for table in tables]).encode()
 
 

@@ -20,6 +20,7 @@ from mcp_tasks_client.journal.copy.__main__ import _medium, copy, main
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord
+from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.questions.question import as_heeded
 from mcp_tasks_client.testing.samples import finished, observing, record, with_key
 from tests.journal.files import raw
@@ -61,6 +62,13 @@ async def fill(journal: Journal) -> list[TaskRecord]:
         await journal.instruct(given[0].record_id, YES)
         await journal.save(replace(given[0]), known=True, heeded=AS_HEEDED)
         await journal.instruct(given[2].record_id, YES)
+        for took_s in (7.0, 3.5):
+            await journal.save(
+                ends := record(state=observing(), scope=given[0].scope, idempotency_key=str(took_s))
+            )
+            ends = replace(ends, state=finished(Completed(result={}, took_s=took_s)))
+            await journal.save(ends, known=True)
+            given.append(ends)
     return given
 
 
@@ -80,10 +88,13 @@ async def test_all_of_a_file_is_in_the_database_and_comes_back(postgres: str, pa
                 assert await journal.instructions(given[0].record_id) == []
                 assert await journal.instruct(given[0].record_id, NO) == AS_HEEDED
                 assert await journal.instructions(given[2].record_id) == [YES]
+                assert await journal.durations(given[0].scope, "report") == [7.0, 3.5]
     with raw(path) as there, raw(back.path) as returned:
         for table in ("records", "instructions"):  # columns besides, by which records are found
             rows = f"SELECT * FROM {table} ORDER BY sequence"
             assert returned.execute(rows).fetchall() == there.execute(rows).fetchall()
+        rows = "SELECT * FROM durations ORDER BY number"
+        assert returned.execute(rows).fetchall() == there.execute(rows).fetchall()
 
 
 class Intruder:
@@ -97,7 +108,7 @@ class Intruder:
             connection.execute("DELETE FROM records")
         with psycopg.connect(self.database, autocommit=True) as other:
             other.execute("SET lock_timeout = 50")
-            for table in ("records", "instructions", "leases"):
+            for table in ("records", "instructions", "leases", "durations"):
                 with pytest.raises(psycopg.errors.LockNotAvailable):
                     other.execute(f"DELETE FROM {SCHEMA}.{table}".encode())
         self.tried += 1

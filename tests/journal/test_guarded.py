@@ -51,6 +51,7 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "release": ("a/1", "a"),
     "instruct": ("r", Instruction("cancel", "{}", 1.0)),
     "instructions": ("r",),
+    "durations": (SCOPE, "report"),
     "follow": ("r",),
     "listen": (print,),
     "watch": (print,),

@@ -479,7 +479,10 @@ async def test_row_level_security_shows_each_principal_its_own(
                     await ada.remove(given["bob"])
                     with pytest.raises(JournalError, match="may not be written"):
                         await ada.save(record(scope=given["bob"].scope))
-                    await ada.save(replace(given["ada"], state=finished()), known=True)
+                    ended = finished(Completed(result={}, took_s=3.5))
+                    await ada.save(replace(given["ada"], state=ended), known=True)
+                    assert await ada.durations(given["ada"].scope, "report") == [3.5]
+                    assert await bob.durations(given["ada"].scope, "report") == []
                 assert len(await owners.records(None)) == 2
                 assert len(await owners.instructions(given["bob"].record_id)) == 1
     finally:

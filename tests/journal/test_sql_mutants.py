@@ -19,10 +19,17 @@ from .sql_mutants import broken, mutants_of
 
 HERE: Final = Path(__file__).parent
 TESTS: Final = {
-    "sqlite": ("test_contract.py::TestSqlite", "test_copy.py", "test_sql.py", "test_sqlite.py"),
+    "sqlite": (
+        "test_contract.py::TestSqlite",
+        "test_copy.py",
+        "test_durations.py",
+        "test_sql.py",
+        "test_sqlite.py",
+    ),
     "postgres": (
         "test_contract.py::TestPostgres",
         "test_copy.py",
+        "test_durations.py",
         "test_sql.py",
         "test_postgres.py",
         "test_postgres_outage.py",

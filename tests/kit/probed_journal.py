@@ -25,6 +25,7 @@ FULL_DISK: Final = JournalError("The disk is full. Make room and try again.")
 _OPERATIONS: Final = (
     *("open", "aclose", "claim", "save", "remove", "by_id", "by_task_id", "records", "asking", "prune"),
     *("renew", "owners", "take", "take_pending", "principals", "release", "instruct", "instructions"),
+    "durations",
 )
 """The coroutine functions of a journal."""
 

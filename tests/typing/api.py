@@ -42,7 +42,9 @@ from mcp_tasks_client import (
     BlockingTasksClient,
     ConnectionLostError,
     CredentialRefusedError,
+    Estimate,
     FernetCodec,
+    FormError,
     IdempotencyConflictError,
     Inbox,
     InputContext,
@@ -87,6 +89,7 @@ from mcp_tasks_client import (
     tasks_http_client_factory,
 )
 from mcp_tasks_client.errors import Handle
+from mcp_tasks_client.forms import Choice, Field, Form, Kind, Visit, read_form, read_pairs, read_url
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -350,6 +353,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 
     assert_type(await client.resume(), list[TaskHandle])
     assert_type(await client.records(), list[TaskRecord])
+    assert_type(await client.estimate("build"), Estimate)
     assert_type(await client.records(pending=True), list[TaskRecord])
     assert_type(await client.prune(), int)
     await client.prune(older_than_s=3600)
@@ -382,6 +386,7 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     async with handle.outcome(raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
     assert_type(await handle.refresh(), Task)
+    assert_type(await handle.estimate(), Estimate)
     async with handle.outcome(timeout=5) as outcome:
         assert_type(outcome, CallToolResult)
     with handle.outcome():  # type: ignore[attr-defined]
@@ -453,6 +458,8 @@ def records(record: TaskRecord) -> None:
     assert_type(record.delivered_at, float | None)
     assert_type(record.last_failure, LastFailure | None)
     assert_type(record.finished, bool)
+    assert_type(record.took_s, float | None)
+    assert_type(record.ran_s(1.0), float)
     assert_type(record.pending, bool)
     record.tool = "other"  # type: ignore[misc]
 
@@ -475,11 +482,33 @@ async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
         await inbox.cancel(record)
         await inbox.acknowledge(record)
         assert_type(await inbox.is_driven(record), bool)
+        assert_type(await inbox.estimate(record), Estimate)
+        await inbox.estimate("build")  # type: ignore[arg-type]
         assert_type(await inbox.prune(60), int)
         await inbox.cancel("record")  # type: ignore[arg-type]
     Inbox()
     Inbox(journal)
     Inbox(journal, "ada")  # type: ignore[call-arg]
+
+
+def forms(params: ElicitRequestFormParams, url: str, schema: dict[str, Any]) -> None:
+    form = read_form(params)
+    assert_type(form, Form)
+    assert_type(form.fields, tuple[Field, ...])
+    for field in form.fields:
+        assert_type((field.kind, field.hint, field.default), tuple[Kind, str, str | None])
+        assert_type(field.choices, tuple[Choice, ...])
+        assert_type(field.show(field.read("1")), str)
+        field.kind = "text"  # type: ignore[misc]
+    try:
+        assert_type(form.read({"port": "1"}), dict[str, Any])
+    except FormError as error:
+        assert_type(error.field, str | None)
+    assert_type(form.show({"port": 1}), dict[str, str])
+    assert_type(form.check(read_pairs(["port=1"], schema)), dict[str, Any])
+    assert_type(read_url(url), Visit)
+    assert_type(read_url(url).warnings, tuple[str, ...])
+    read_form(schema)  # type: ignore[arg-type]
 
 
 def blocking_inboxes(path: Path, record: TaskRecord) -> None:
@@ -496,6 +525,7 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
             assert_type(inbox.question(question.question_id), BlockingQuestion | None)
         inbox.cancel(record)
         assert_type(inbox.is_driven(record), bool)
+        assert_type(inbox.estimate(record), Estimate)
         assert_type(inbox.prune(), int)
     BlockingInbox(path, 3)  # type: ignore[call-arg, arg-type]
 
@@ -566,6 +596,16 @@ async def errors(client: TasksClient) -> None:
 # ── without an event loop ─────────────────────────────────────────────────────────────────────
 
 
+def estimates(estimate: Estimate) -> None:
+    assert_type(estimate.after(252.0), Estimate)
+    assert_type(estimate.half_s, float | None)
+    assert_type(estimate.nine_of_ten_s, float | None)
+    assert_type(estimate.calls, int)
+    assert_type(estimate.shorter, int)
+    assert_type(estimate.text, str)
+    estimate.elapsed_s = 3.0  # type: ignore[misc]
+
+
 def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object]) -> None:
     with client as opened:
         assert_type(opened, BlockingTasksClient)
@@ -577,6 +617,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     assert_type(client.adopt(limit=5), Iterator[BlockingTaskHandle])
     client.deliver(store_end_plainly, client_of={"ada": client}.get)
     assert_type(client.records(), list[TaskRecord])
+    assert_type(client.estimate("build"), Estimate)
 
     client.call_tool()  # type: ignore[call-arg]
     client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
@@ -600,6 +641,7 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
         assert_type(outcome, CallToolResult)
     handle.acknowledge()
     assert_type(handle.questions(), list[BlockingQuestion])
+    assert_type(handle.estimate(), Estimate)
     assert_type(client.questions(), list[BlockingQuestion])
     client.acknowledge(client.records()[0])
     assert_type(handle.updates(), Iterator[Task])

@@ -40,6 +40,7 @@ _AT_ONCE: Final = 500
 
 _BUSY_TIMEOUT_S: Final = 5.0
 _INSTRUCTION: Final = ("record_id", "name", "body", "at", "heeded")
+_DURATION: Final = ("tool_key", "slot", "number", "endpoint", "principal", "tool", "took_s")
 
 
 class _File:
@@ -191,7 +192,13 @@ def _copy_all(
             one["body"] = encoded(decoded(one["body"], decoder, one["record_id"]), encoder)
         target.write("copy_instructions", left)
         instructions += len(left)
+    for noted in _some(dict(zip(_DURATION, one, strict=True)) for one in source.read("all_durations")):
+        target.write("copy_durations", [{**one, "tool_key": _hex(one["tool_key"])} for one in noted])
     return records, instructions
+
+
+def _hex(digest: str | uuid.UUID) -> str:
+    return digest.hex if isinstance(digest, uuid.UUID) else digest
 
 
 def _some(rows: Iterable[Any]) -> Iterator[list[Any]]:

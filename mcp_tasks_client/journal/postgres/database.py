@@ -7,6 +7,7 @@ Another program's schema and another version's stay as they are.
 from __future__ import annotations
 
 import json
+import re
 import selectors
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -278,22 +279,24 @@ def send_all(connection: Connection) -> None:
 
 
 def make_tables(connection: Connection, schema: str) -> None:
-    """Make the tables of a journal in a schema that has none, and the schema if it is not there.
+    """Make the tables of a journal that a schema lacks, and the schema if it is not there.
 
     Raises:
         JournalSchemaError: The schema is another program's or another version's. It is left as it is.
         psycopg.Error: See :func:`explain`.
     """
-    if _version(connection, schema) != 0:
+    if _version(connection, schema) != 0 and _has_all(connection, schema):
         return
+    script = (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
+    script = script.replace("{schema}.", f'"{schema}".').replace("{schema}", schema)
     with connection.transaction():
         connection.execute(_MAKING_LOCK, (schema,))
-        if _version(connection, schema) != 0:  # another process has made them meanwhile
+        if _version(connection, schema) != 0:  # another process or an earlier version has made them
+            for statement in () if _has_all(connection, schema) else _ADDED.findall(script):
+                connection.execute(statement.encode())
             return
         if not _is_there(connection, schema):
             connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
-        script = (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
-        script = script.replace("{schema}.", f'"{schema}".').replace("{schema}", schema)
         connection.execute(script.encode())
         connection.execute(f"INSERT INTO \"{schema}\".meta VALUES ('version', '{VERSION}')".encode())
 
@@ -343,6 +346,17 @@ def _is_there(connection: Connection, schema: str) -> bool:
     # CREATE SCHEMA IF NOT EXISTS asks for the right to create one before it looks.
     found = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
     return found is not None
+
+
+_ADDED: Final = re.compile(r"^CREATE TABLE IF NOT EXISTS [^;]+;", re.MULTILINE)
+"""The tables that a journal may lack which an earlier version of this package has made."""
+
+
+def _has_all(connection: Connection, schema: str) -> bool:
+    """Whether a journal has the tables that were added."""
+    # IF NOT EXISTS asks for the right to create a table before it looks.
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{schema}".durations',)).fetchone()
+    return found == (True,)
 
 
 def _version(connection: Connection, schema: str) -> int:

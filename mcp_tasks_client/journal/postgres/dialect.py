@@ -14,14 +14,14 @@ from ..statements import Dialect
 __all__ = ["POSTGRES", "check_schema", "rows_json"]
 
 _COLUMN_TYPES: Final = {
-    **dict.fromkeys(("fence", "pid"), "bigint"),
-    **dict.fromkeys(("pending", "heeded"), "smallint"),
-    **dict.fromkeys(("scope", "key"), "uuid"),
+    **dict.fromkeys(("fence", "pid", "number"), "bigint"),
+    **dict.fromkeys(("pending", "heeded", "slot"), "smallint"),
+    **dict.fromkeys(("scope", "key", "tool_key"), "uuid"),
     **dict.fromkeys(
         ("created_at", "updated_at", "delivered_at", "due_at", "expires_at", "at", "keep_until"),
         "double precision",
     ),
-    **dict.fromkeys(("started", "renewed_at"), "double precision"),
+    **dict.fromkeys(("started", "renewed_at", "took_s"), "double precision"),
 }
 """The types of columns in given rows that are not text."""
 
@@ -43,6 +43,8 @@ POSTGRES: Final = Dialect(
         # A renewal that has waited for the database must not replace a later one of the other connection.
         "unless_older": "WHERE leases.expires_at <= excluded.expires_at",
         "in_turn": "FOR NO KEY UPDATE OF stored",
+        "unless_noting": """AND pg_try_advisory_xact_lock(
+          hashtextextended('{schema}.durations:' || given.tool_key, 0))""",
         "changed": "RETURNING stored.record_id",
         # Sent to the listeners when the transaction is committed. A payload has 8,000 bytes at most.
         "notify": "RETURNING record_id, pg_notify('{schema}', left(record_id, 1000))",

@@ -1,6 +1,6 @@
 -- A journal in PostgreSQL. journal/postgres/database.py makes it.
 --
--- The columns of records, leases and instructions mean what they mean in SQLite (journal/sqlite/schema.sql), and hold
+-- The columns of records, leases, instructions and durations mean what they mean in SQLite (journal/sqlite/schema.sql), and hold
 -- the same text. Times are seconds since the epoch, by the clock of this database.
 
 CREATE TABLE {schema}.meta (
@@ -75,6 +75,17 @@ CREATE TABLE {schema}.instructions (
 );
 
 CREATE INDEX instructions_unheeded ON {schema}.instructions (record_id) WHERE heeded = 0;
+
+CREATE TABLE IF NOT EXISTS {schema}.durations (
+  tool_key  uuid NOT NULL,      -- a digest of endpoint, principal and tool
+  slot      smallint NOT NULL,  -- number modulo 50
+  number    bigint NOT NULL,    -- of the tool: 1 is its first task
+  endpoint  text NOT NULL,
+  principal text NOT NULL,
+  tool      text NOT NULL,
+  took_s    double precision NOT NULL,
+  PRIMARY KEY (tool_key, slot)
+) WITH (fillfactor = 70);
 
 -- A call that has ended needs none, and what persons have answered is private. Whoever follows the call has
 -- left an instruction to tell of its end; no other commit pays for that, since NOTIFY has commits wait in a row.

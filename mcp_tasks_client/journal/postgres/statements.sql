@@ -52,5 +52,5 @@ ON CONFLICT DO NOTHING;
 
 -- name: lock_all
 -- No other process writes until the end of the transaction.
-LOCK TABLE {schema}.writers, {schema}.leases, {schema}.records, {schema}.instructions
-  IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE {schema}.writers, {schema}.leases, {schema}.records, {schema}.instructions,
+  {schema}.durations IN SHARE ROW EXCLUSIVE MODE;

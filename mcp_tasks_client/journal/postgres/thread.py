@@ -33,7 +33,7 @@ from ..base import Lease, LeaseSource
 from ..medium import Timing
 from ..statements import Statement, Statements
 from ..thread import JournalThread, note_renewal
-from ..work import Job, group_jobs, note_results, release, renew_lease
+from ..work import Job, also_of, group_jobs, note_results, release, renew_lease
 from .clock import DatabaseClock
 from .database import (
     SHORTEST_ANSWER_S,
@@ -237,6 +237,8 @@ class PostgresThread(JournalThread):
                     for run in group_jobs(jobs):
                         work = run[0].work
                         statements = (work.again if was_committed else None) or work.statements
+                        if also := also_of(run):
+                            self._send_also(connection, also, run)
                         cursors = [self._send(connection, name, run) for name in statements]
                         sent.append((run, cursors))
                     send_all(connection)
@@ -279,6 +281,12 @@ class PostgresThread(JournalThread):
             statement,
             rows=rows_json([{column: row[column] for column in statement.columns} for row in given]),
         )
+
+    def _send_also(self, connection: Connection, name: str, run: list[_Job]) -> None:
+        statement = self._statements(name)
+        given = [job.work.row or {} for job in run]
+        rows = rows_json([{column: row.get(column) for column in statement.columns} for row in given])
+        _execute(connection, statement, rows=rows)
 
     # ── the connection ────────────────────────────────────────────────────────────────────────
 

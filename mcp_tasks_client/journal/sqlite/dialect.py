@@ -29,7 +29,11 @@ SQLITE: Final = Dialect(
         "now": "((julianday('now') - 2440587.5) * 86400)",
         # One process writes at a time.
         **dict.fromkeys(
-            ("database_start", "skip_locked", "in_turn", "notify", "changed", "unless_older"), ""
+            (
+                *("database_start", "skip_locked", "in_turn", "notify", "changed", "unless_older"),
+                "unless_noting",
+            ),
+            "",
         ),
     },
 )

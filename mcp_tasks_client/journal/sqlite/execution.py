@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ..statements import Statement, Statements
-from ..work import Found, Job, group_jobs
+from ..work import Found, Job, also_of, group_jobs
 from .dialect import SQLITE
 
 __all__ = ["STATEMENTS", "execute", "runs_of"]
@@ -36,6 +36,10 @@ def execute(connection: sqlite3.Connection, run: list[Job[Any]]) -> Found | None
         sqlite3.Error: A statement failed.
     """
     work, found = run[0].work, []
+    if also := also_of(run):
+        statement = STATEMENTS(also, rows=len(run))
+        rows = [job.work.row or {} for job in run]
+        connection.execute(statement.text, [row.get(name) for row in rows for name in statement.columns])
     for name in work.statements:
         statement = STATEMENTS(name, in_scope="scope" in work.values, rows=len(run))
         cursor = connection.execute(statement.text, _arguments(statement, run))

@@ -95,6 +95,11 @@ def schema_sql() -> str:
     return (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
 
 
+@cache
+def _added() -> tuple[str, ...]:
+    return tuple(one for one in _statements(schema_sql()) if "CREATE TABLE IF NOT EXISTS" in one)
+
+
 def check_sqlite() -> None:
     """Refuse a SQLite that is too old for the statements.
 
@@ -455,6 +460,8 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
         connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
         if version == 0:
             _make_tables(connection, path)
+        for statement in _added():  # what a file may lack that was made by an earlier version
+            connection.execute(statement)
         if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
             raise JournalError(
                 f"the journal {path} cannot have a write-ahead log here (SQLite stays in mode {mode}); "

@@ -81,6 +81,18 @@ CREATE TABLE instructions (
 
 CREATE INDEX instructions_unheeded ON instructions (record_id) WHERE heeded = 0;
 
+-- How long the tasks of each tool ran that have completed last: at most 50 rows for a tool.
+CREATE TABLE IF NOT EXISTS durations (
+  tool_key  TEXT    NOT NULL,  -- a digest of endpoint, principal and tool
+  slot      INTEGER NOT NULL,  -- number modulo 50
+  number    INTEGER NOT NULL,  -- of the tool: 1 is its first task
+  endpoint  TEXT    NOT NULL,
+  principal TEXT    NOT NULL,
+  tool      TEXT    NOT NULL,
+  took_s    REAL    NOT NULL,
+  PRIMARY KEY (tool_key, slot)
+) WITHOUT ROWID;
+
 -- A call that has ended needs no instructions, and the answers of persons in them are private.
 CREATE TRIGGER instructions_of_removed AFTER DELETE ON records BEGIN
   DELETE FROM instructions WHERE record_id = OLD.record_id;

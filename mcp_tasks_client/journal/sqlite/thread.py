@@ -139,7 +139,7 @@ class SqliteThread(JournalThread):
         try:
             if self._has_lost_log:
                 self._check_files()
-            if len(jobs) == 1 and len(jobs[0].work.statements) == 1:  # SQLite makes a transaction of it
+            if len(jobs) == 1 and jobs[0].work.is_single:  # SQLite makes a transaction of it
                 done = [(jobs, execute(self._connection, jobs))]
             else:
                 done = self._transact(runs_of(jobs))

@@ -418,7 +418,10 @@ class TaskTracker:
         """Deliver the end of a task, if the reply tells it without a poll."""
         status = task.latest.get("status")
         if isinstance(reply, dict) and "content" in reply and status is not None:
-            self.deliver(task, inline_result({**task.latest, "status": "completed"}, reply))
+            latest = {**task.latest, "status": "completed"}
+            if status != "completed":
+                latest.pop("lastUpdatedAt", None)  # the server has not said when the task has ended
+            self.deliver(task, inline_result(latest, reply))
         elif reply is not None and status == "failed":
             self.deliver(task, inline_result(task.latest, reply))
         else:

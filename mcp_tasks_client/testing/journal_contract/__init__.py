@@ -19,7 +19,16 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{part}"
-        for part in ("crossing", "forgetting", "instructing", "opening", "owning", "reading", "writing")
+        for part in (
+            "crossing",
+            "forgetting",
+            "instructing",
+            "opening",
+            "owning",
+            "reading",
+            "timing",
+            "writing",
+        )
     )
 )
 

@@ -14,6 +14,7 @@ from .instructing import InstructionTests
 from .opening import OpeningTests
 from .owning import LeaseTests, TakePendingTests, TakeTests
 from .reading import ListTests, LookupTests, StateTests
+from .timing import DurationTests
 from .writing import ClaimTests, DeliverTests, SaveTests
 
 __all__ = ["JournalContract"]
@@ -32,6 +33,7 @@ class JournalContract(
     TakePendingTests,
     LeaseTests,
     InstructionTests,
+    DurationTests,
     CrossingTests,
     OpeningTests,
 ):
@@ -50,6 +52,7 @@ class JournalContract(
             them are then made for one test, and leases are renewed.
         loops: Event loops, by anyio's names for them, that use one journal object at the same time, each in a
             thread of its own. Empty for a journal that only one event loop at a time may use.
+        durations: Whether it keeps how long tasks ran (:meth:`Journal.durations`).
     """
 
     pytestmark = pytest.mark.anyio

@@ -187,6 +187,8 @@ class StormHost:
                 except Exception as error:
                     # The SDK's session ends for what it cannot send, with an error of its own choice.
                     self._note("down", -1, f"{type(error).__name__}: {error}")
+                else:  # it may have ended all the same, if what it could not send was a notification
+                    self._note("closes", -1)
 
     async def _live_with_a_client(self) -> bool:
         """Call all, with one client. Returns whether it came to the end of that."""

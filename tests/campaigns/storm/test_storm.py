@@ -213,6 +213,13 @@ def down_at_once(voyage: Voyage) -> None:
     voyage.lane.passed.insert(0, exchange(0.0, "tasks/result", what="unread"))
 
 
+def closed_at_once(voyage: Voyage) -> None:
+    """A session of the SDK's that cannot send a notification ends without an exception."""
+    voyage.lane.passed[0].asks.append(ask(0.2))
+    voyage.log.append(Noted(0.21, 1, "closes", -1, ""))
+    voyage.way = "transport"
+
+
 def look(at: float, method: str = "tasks/get", request_id: int = 1, *, heard: bool = True) -> Look:
     return Look(at, {"method": method, "id": request_id, "params": {"taskId": "ours"}}, heard)
 
@@ -243,7 +250,9 @@ def test_a_session_of_mcp_1_30_may_end_with_a_result_that_is_cancelled_and_only_
     assert list(breaches(voyage))
 
 
-@pytest.mark.parametrize("happens", [swallowed, killed_at_once, down_at_once, asked_as_it_was_cancelled])
+@pytest.mark.parametrize(
+    "happens", [swallowed, killed_at_once, down_at_once, closed_at_once, asked_as_it_was_cancelled]
+)
 def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Callable[[Voyage], None]) -> None:
     voyage = good()
     hangs(voyage)
@@ -516,8 +525,15 @@ def test_no_promise_is_broken_in_a_storm(
     assert {one.kind for one in voyages} == {"python", "node", "anywhere"}
     assert {one.way for one in voyages} == set(WAYS)
     assert any(exchange.fate.what != "passes" for one in voyages for exchange in one.lane.passed)
+    # The judge has to know when a host stopped listening.
+    assert all(one.kills or ended(one) for one in voyages if one.way == "transport")
     found = {one.seed: list(breaches(one)) for one in voyages}
     assert not any(found.values()), [(one.told(), found[one.seed]) for one in voyages if found[one.seed]]
+
+
+def ended(voyage: Voyage) -> bool:
+    """Whether its host has said that it left its session."""
+    return any(one.event in ("closes", "down") for one in voyage.log)
 
 
 async def make_voyages(count: int, servers: list[LegacyServer], folder: Path) -> list[Voyage]:

@@ -1,0 +1,107 @@
+"""Words of servers and of other programs, wherever the command shows them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import CallToolResult, ElicitRequestFormParams, TextContent
+
+from mcp_tasks_client import Origin, Question, Scope, TaskFailedError, TaskRecord
+from mcp_tasks_client.cli.exits import CommandError, Exit
+from mcp_tasks_client.cli.following import Follower
+from mcp_tasks_client.cli.journal import Where
+from mcp_tasks_client.cli.ls import draw_calls
+from mcp_tasks_client.cli.output import Output
+from mcp_tasks_client.cli.seen import SeenCall
+from mcp_tasks_client.cli.show import tell
+from mcp_tasks_client.machine.states import Gathering, LastFailure, Observing
+from mcp_tasks_client.testing.samples import observing, record
+from tests._requirements import requirement
+from tests.test_foreign_text import HOSTILE, texts
+
+WHERE = Where("journal.sqlite3")
+
+
+def hostile_call(text: str) -> SeenCall:
+    """A call whose every word somebody else wrote."""
+    state = observing("task-1", statusMessage=text, ttl_ms=None)
+    failure = LastFailure(message=text, count=2, since=1_800_000_000.0)
+    state = Observing(
+        **{name: getattr(state, name) for name in ("task", "received_at", "due_at", "ttl_ms")},
+        failure=failure,
+    )
+    made = record(
+        scope=Scope(text, text),
+        tool=text,
+        label=text,
+        idempotency_key=text,
+        application=text,
+        origin=Origin(text, text, 1),
+        state=state,
+    )
+    return SeenCall(made, [hostile_question(made, text)], is_driven=False)
+
+
+def hostile_question(made: TaskRecord, text: str) -> Question:
+    return Question(
+        question_id=f"{made.record_id}-0123456789abcdef",
+        record_id=made.record_id,
+        endpoint=text,
+        principal=text,
+        tool=text,
+        label=text,
+        method="elicitation/create",
+        params=ElicitRequestFormParams(message=text, requested_schema={"type": "object", "properties": {}}),
+        asked_at=1_800_000_000.0,
+        expires_at=None,
+        refused=text,
+    )
+
+
+def hostile_result(text: str) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)], structured_content={text: text}, is_error=True
+    )
+
+
+SHOWN: dict[str, Callable[[Output, str], object]] = {
+    "ls": lambda output, text: output.draw(*draw_calls([hostile_call(text)])),
+    "show": lambda output, text: output.text(
+        "\n".join(tell(hostile_call(text), hostile_result(text), WHERE))
+    ),
+    "result": lambda output, text: output.result(hostile_result(text)),
+    "error": lambda output, text: output.fail(CommandError(Exit.UNEXPECTED, text, record=text, next=text)),
+    "end": lambda output, text: Follower(WHERE, output).write("id", hostile_result(text)),
+    "failed": lambda output, text: Follower(WHERE, output).write("id", TaskFailedError(text, message=text)),
+    "call as JSON": lambda output, text: output.document(hostile_call(text).document()),
+}
+
+
+@requirement("law:18")
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("shown", SHOWN)
+@given(text=texts | st.sampled_from(HOSTILE))
+def test_no_foreign_text_reaches_the_terminal_but_as_printable_lines(
+    shown: str, as_json: bool, text: str
+) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        SHOWN[shown](Output(as_json=as_json), text)
+    for line in (out.getvalue() + err.getvalue()).split("\n"):
+        assert line.isprintable()
+        if as_json and shown not in ("ls", "show", "result"):
+            assert line.isascii()
+        assert len(line) < 100_000
+
+
+def test_a_call_before_its_task_is_shown_as_well() -> None:
+    made = record(state=Gathering(round=1, request_state=None, questions=()))
+    seen: Any = SeenCall(made, (), is_driven=True)
+    assert seen.state == "gathering"
+    assert list(seen.reasons(WHERE)) == []

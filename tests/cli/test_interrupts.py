@@ -1,0 +1,173 @@
+"""Ctrl-C and SIGTERM let a task go, SIGKILL loses nothing, and an outcome that cannot be written stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mcp_tasks_client.cli.exits import Exit
+from tests.kit.terminal import COMMAND, in_terminal, run_command, surroundings
+from tests.real_server import RealServer
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tests have a terminal on POSIX alone")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_ctrl_c_lets_the_task_run_on_and_names_the_line_that_goes_on(
+    real_server: RealServer, journal: Path, has_key: bool
+) -> None:
+    since = real_server.mark()
+    key = ["--key", "k"] if has_key else []
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=3", *key) as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
+        terminal.interrupt()
+        assert terminal.wait() == Exit.INTERRUPTED
+        assert terminal.echoes
+        terminal.see("Let go. The task runs on.", "The server keeps it until", "mcp-tasks wait ")
+        line = terminal.text.rpartition("mcp-tasks wait ")[2].split()[0]
+    assert run_command(journal, "wait", line).out == "rested\n"
+    assert not real_server.witness(method="tasks/cancel", since=since)
+    assert len(real_server.witness(method="tools/call", since=since)) == 1
+
+
+def test_ctrl_c_twice_ends_the_program_and_cancels_nothing(real_server: RealServer, journal: Path) -> None:
+    since = real_server.mark()
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=2") as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
+        terminal.interrupt()
+        terminal.interrupt()
+        assert terminal.wait() in (Exit.INTERRUPTED, -signal.SIGINT)
+        assert terminal.echoes
+    (seen,) = run_command(journal, "ls", "--json").document
+    assert run_command(journal, "wait", seen["record"]).code == 0
+    assert not real_server.witness(method="tasks/cancel", since=since)
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_ctrl_c_before_there_is_a_task_says_that_the_tool_may_have_run(
+    real_server: RealServer, journal: Path, has_key: bool
+) -> None:
+    token, since = uuid4().hex, real_server.mark()
+    line = [
+        "call",
+        real_server.url,
+        "nap",
+        f"token={token}",
+        "seconds=3",
+        *(["--key", "k"] if has_key else []),
+    ]
+    with in_terminal(journal, *line) as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method="tools/call", since=since)))
+        terminal.interrupt()
+        assert terminal.wait() == Exit.INTERRUPTED
+        terminal.see("The tool may have run.")
+        assert ("The same line, run again" in terminal.text) == has_key
+    if has_key:
+        again = run_command(journal, *line)
+        assert again.code == Exit.OUTCOME_UNKNOWN
+        assert len(real_server.witness(method="tools/call", since=since)) == 1
+
+
+def test_a_task_is_cancelled_by_ctrl_c_only_where_the_line_says_so(
+    real_server: RealServer, journal: Path
+) -> None:
+    since = real_server.mark()
+    line = ["call", real_server.url, "cancelable", "--cancel-on-interrupt"]
+    with in_terminal(journal, *line) as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
+        terminal.interrupt()
+        assert terminal.wait() == Exit.INTERRUPTED
+        terminal.see("The server was asked to cancel the task.", "mcp-tasks wait ")
+        name = terminal.text.rpartition("mcp-tasks wait ")[2].split()[0]
+    assert real_server.witness(method="tasks/cancel", since=since)
+    assert run_command(journal, "wait", name).code == Exit.CANCELLED
+
+
+def test_sigterm_lets_the_task_run_on_as_well(real_server: RealServer, journal: Path) -> None:
+    since = real_server.mark()
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=3") as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.wait() == Exit.TERMINATED
+        terminal.see("Let go. The task runs on.", "mcp-tasks wait ")
+
+
+@pytest.mark.parametrize("at", ["tools/call", "tasks/get"])
+def test_a_line_with_a_key_that_was_killed_is_safe_to_run_again(
+    real_server: RealServer, journal: Path, at: str
+) -> None:
+    token, since = uuid4().hex, real_server.mark()
+    line = ["call", real_server.url, "count", f"token={token}", "seconds=1", "--key", "nightly"]
+    with in_terminal(journal, *line) as terminal:
+        terminal.wait_until(lambda: bool(real_server.witness(method=at, since=since)))
+        if at == "tools/call":  # its reply is on its way: the task is journaled before anything else is done
+            terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
+        terminal.kill()
+        assert terminal.wait() == -signal.SIGKILL
+    for _ in range(2):
+        again = run_command(journal, *line)
+        assert (again.code, again.out) == (0, "1\n")
+    assert len(real_server.witness(method="tools/call", since=since)) == 1
+
+
+@pytest.mark.parametrize("closed", ["stdout", "full", "stderr"])
+def test_an_outcome_that_cannot_be_written_stays(real_server: RealServer, journal: Path, closed: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    tool = ["fail_tool"] if closed == "stderr" else ["fast"]
+    try:
+        ran = subprocess.run(
+            [*COMMAND, "call", real_server.url, *tool],
+            stdout={"stdout": writer, "full": full}.get(closed, subprocess.DEVNULL),
+            stderr=writer if closed == "stderr" else subprocess.PIPE,
+            env=surroundings(journal),
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+        os.close(full)
+    assert ran.returncode == Exit.UNEXPECTED
+    assert b"Traceback" not in (ran.stderr or b"")
+    (seen,) = run_command(journal, "ls", "--json").document
+    assert seen["state"] == "completed"
+    assert seen["delivered_at"] is None
+    assert run_command(journal, "wait", seen["record"]).code == (
+        Exit.TOOL_FAILED if closed == "stderr" else 0
+    )
+
+
+def test_a_list_whose_reader_has_gone_ends_without_a_word(real_server: RealServer, journal: Path) -> None:
+    run_command(journal, "call", real_server.url, "fast", "--key", "k")
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [*COMMAND, "ls", "--all"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=surroundings(journal),
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert ran.returncode == Exit.UNEXPECTED
+    assert ran.stderr == b""
+
+
+def test_the_record_says_that_the_command_made_the_call(real_server: RealServer, journal: Path) -> None:
+    run_command(journal, "call", real_server.url, "fast", "--key", "k", "--label", "Nightly")
+    (seen,) = run_command(journal, "ls", "--all", "--json").document
+    assert seen["origin"]["program"] == "mcp-tasks"
+    assert (seen["application"], seen["label"], seen["key"]) == ("mcp-tasks", "Nightly", "k")
