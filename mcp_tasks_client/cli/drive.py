@@ -193,9 +193,9 @@ class _Driving:
             self._failure = error
         except tasks.DrivenElsewhereError:
             pass  # another process was faster
-        finally:
-            self._under_way.discard(record.record_id)
-            self._changed.set()
+        # Not if it is cancelled: it is then a call that is let go.
+        self._under_way.discard(record.record_id)
+        self._changed.set()
 
     async def _drive(self, record: tasks.TaskRecord) -> None:
         try:

@@ -107,7 +107,7 @@ class Where:
             ("--keys", self.keys, "MCP_TASKS_KEYS"),
         ):
             if value is not None and os.environ.get(variable) != str(value):
-                line.add(option, _PASSWORD.sub(r"\1…", str(value)))
+                line.add(option, _PASSWORD.sub(r"\1\2…", str(value)))
         return str(line)
 
 
