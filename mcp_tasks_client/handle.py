@@ -126,8 +126,8 @@ class TaskHandle:
         """Wait for the outcome and look at it, without receiving it.
 
         It stays for the program that it belongs to, which has it from :meth:`result`, or by
-        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of another application's call is
-        free for that one at once. After :meth:`acknowledge` nobody gets it.
+        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of a call that another
+        application made is free for that one at once. After :meth:`acknowledge` nobody gets it.
 
         Args are those of :meth:`result`.
 

@@ -128,6 +128,7 @@ class Waiting:
         self.ends: dict[str, End] = {}
         self.last_seen: dict[str, tasks.TaskRecord] = {}
         self._handles: dict[str, tasks.TaskHandle] = {}
+        self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
         self._reach, self._elicitation = reach, elicitation
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
@@ -136,11 +137,12 @@ class Waiting:
         """What is said of a call while it is waited for."""
         handle = self._handles.get(record_id)
         record = self.last_seen.get(record_id) if handle is None else handle.record
-        return None if record is None else line_of(record, now)
+        return None if record is None else line_of(record, now, estimate=self._estimates.get(record_id))
 
     async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
         """Wait until all calls have ended, or the first of them."""
         self.last_seen = {one.record_id: one for one in records}
+        self._estimates = {one.record_id: await self._inbox.estimate(one) for one in records}
         async with anyio.create_task_group() as group:
 
             async def see(record: tasks.TaskRecord) -> None:
