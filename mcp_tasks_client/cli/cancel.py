@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from .lines import short_id
 from .output import Output
 from .running import run
 from .seen import look_at
-from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerOption, read_headers
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerOption, read_reach
 from .wait import Waiting, receive
 
 __all__ = ["cancel"]
@@ -54,15 +55,16 @@ def cancel(
     The program that drives the call asks the server. If none does, this command asks, with the credential
     that the options give. Open questions of the call are withdrawn.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit | None:
-        headers = read_headers(header, bearer_env, header_env)
+        reach = read_reach(server, header, bearer_env, header_env)
+        where = replace(journaled, access=reach.words)
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             record = await find_record(inbox, id)
             follower = Follower(where, output)
-            waiting = Waiting(inbox, where, opened, server, headers, "later")
+            waiting = Waiting(inbox, where, opened, reach, "later")
             is_asked = not record.finished
             if is_asked:
                 await _check_reply(inbox, record, where)
@@ -85,7 +87,7 @@ def cancel(
                 await receive(inbox, record)
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 async def _check_reply(inbox: tasks.Inbox, record: tasks.TaskRecord, where: Where) -> None:
