@@ -228,9 +228,10 @@ class Field:
             listed = _read_json(text)
         except ValueError:
             return None
-        if not isinstance(listed, list) or any(self._place(value) is None for value in listed):
-            return None
-        return listed
+        places = [self._place(value) for value in listed] if isinstance(listed, list) else [None]
+        return (
+            None if None in places else [self.choices[place].value for place in places if place is not None]
+        )
 
     # ── from values ──
 

@@ -126,7 +126,8 @@ class TaskHandle:
         """Wait for the outcome and look at it, without receiving it.
 
         It stays for the program that it belongs to, which has it from :meth:`result`, or by
-        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. After :meth:`acknowledge` nobody gets it.
+        :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of a call that another
+        application made is free for that one at once. After :meth:`acknowledge` nobody gets it.
 
         Args are those of :meth:`result`.
 
@@ -142,7 +143,11 @@ class TaskHandle:
         endpoint, call = self._attached()
         await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
         with endpoint.awaited(call):
-            return await endpoint.read_end(call)
+            end = await endpoint.read_end(call)
+        if call.record.application != endpoint.engine.application:
+            self._in_hand = None  # this handle is for looking, and keeps the outcome from nobody
+            await endpoint.put_back(call)
+        return end
 
     @asynccontextmanager
     async def outcome(

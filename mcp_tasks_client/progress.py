@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from .aio.clock import Clock
+    from .estimate import Estimate
     from .handle import TaskHandle
     from .machine.record import TaskRecord
     from .protocol.task import Task
@@ -110,7 +111,7 @@ def line_of(
     *,
     questions: Sequence[Question] | None = None,
     is_driven: bool = True,
-    estimate: str = "",
+    estimate: Estimate | None = None,
 ) -> CallLine:
     """What is said of a call.
 
@@ -119,7 +120,7 @@ def line_of(
         now: Seconds since the epoch. Lines for the time 0 differ only if more than times has changed.
         questions: That wait for an answer; ``None`` takes those that the record has.
         is_driven: False if no living process has the call.
-        estimate: How long such calls take.
+        estimate: How long calls of the tool take, as :meth:`TasksClient.estimate` has it.
     """
     if questions is None:
         questions = _questions_in(record)
@@ -129,7 +130,7 @@ def line_of(
         state=state_of(record, questions, is_driven=is_driven),
         elapsed=span(until - record.created_at),
         note=note_of(record, now, questions, is_driven=is_driven),
-        estimate=estimate,
+        estimate="" if estimate is None or record.finished else estimate.after(record.ran_s(now)).text,
         is_over=record.finished,
     )
 
@@ -265,12 +266,18 @@ class Progress:
         self._reads: list[ReadsLine] = []
         self._surface: _Surface | None = None
         self._tasks = OwnTasks()
+        self._estimated: list[_HandleLine] = []
         for call in calls:
             self.add(call)
 
     def add(self, call: TaskHandle | ReadsLine) -> None:
         """Show one more call."""
-        self._reads.append(call if callable(call) else partial(_read_handle, call))
+        if callable(call):
+            self._reads.append(call)
+            return
+        line = _HandleLine(call)
+        self._reads.append(line)
+        self._estimated.append(line)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -314,6 +321,8 @@ class Progress:
         try:
             await self._clock.sleep(surface.first_look_s)
             while True:
+                while self._estimated:
+                    await self._estimated.pop().estimate()
                 surface.look(self._reads, self._clock)
                 await self._clock.sleep(_LOOK_S)
         except (OSError, ValueError):
@@ -323,10 +332,23 @@ class Progress:
                 surface.leave(self._reads, self._clock)
 
 
-def _read_handle(handle: TaskHandle, now: float) -> CallLine | None:
-    """The line of the call of a handle."""
-    record = handle.record
-    return None if record is None else line_of(record, now)
+class _HandleLine:
+    """Gives the line of the call of a handle."""
+
+    def __init__(self, handle: TaskHandle) -> None:
+        self._handle = handle
+        self._estimate: Estimate | None = None
+
+    async def estimate(self) -> None:
+        """Ask the journal once how long such calls take. Without an answer nothing is said of it."""
+        from .errors import TasksClientError
+
+        with suppress(TasksClientError):
+            self._estimate = await self._handle.estimate()
+
+    def __call__(self, now: float) -> CallLine | None:
+        record = self._handle.record
+        return None if record is None else line_of(record, now, estimate=self._estimate)
 
 
 # ── where it is shown ─────────────────────────────────────────────────────────────────────────────

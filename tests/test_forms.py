@@ -229,6 +229,7 @@ def test_a_reference_and_null_beside_one_type_are_looked_through() -> None:
         ({"enum": ["", "x"]}, '""', ""),
         ({"type": "array", "items": {"enum": COLOURS}}, "2, red, green,", ["green", "red"]),
         ({"type": "array", "items": {"enum": COLOURS}}, '["red"]', ["red"]),
+        ({"type": "array", "items": {"enum": [1, True]}}, "[1.0, true]", [1, True]),
         ({"type": "array", "items": {"enum": COLOURS}}, "", []),
         ({"type": "object"}, '{"a": [1, 2.5]}', {"a": [1, 2.5]}),
         ({}, "null", None),

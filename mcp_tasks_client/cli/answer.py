@@ -54,9 +54,7 @@ def answer(
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option(
-            "--accept", help="Accept the form as it is, with its defaults; or: the URL was visited."
-        ),
+        typer.Option("--accept", help="Accept the form with its defaults; or, the URL was visited."),
     ] = False,
     decline: Annotated[bool, typer.Option("--decline", help="Say no.")] = False,
     cancel: Annotated[
@@ -100,11 +98,8 @@ class _Given:
         self, pairs: Sequence[str], input_json: str | None, *, accept: bool, decline: bool, cancel: bool
     ) -> None:
         self._pairs, self._input_json = pairs, input_json
-        self._actions = [
-            name
-            for name, is_given in (("accept", accept), ("decline", decline), ("cancel", cancel))
-            if is_given
-        ]
+        actions = {"accept": accept, "decline": decline, "cancel": cancel}
+        self._actions = [name for name, is_given in actions.items() if is_given]
 
     @property
     def has_texts(self) -> bool:
@@ -131,7 +126,7 @@ class _Given:
         if self.is_form and not is_terminal():
             raise CommandError(
                 Exit.USAGE,
-                "There is no terminal for a form. Give the values as field=value or by --input-json, or one of "
+                "There is no terminal for a form. Give values as field=value or by --input-json, or one of "
                 "--accept, --decline and --cancel.",
             )
 
@@ -142,15 +137,14 @@ class _Given:
             CommandError: A value does not fit, or the question takes none.
         """
         _check_kind(question, where)
-        if not self._has_values:
-            return self.result({})
-        if not hasattr(question.params, "requested_schema"):
+        schema: dict[str, Any] | None = getattr(question.params, "requested_schema", None)
+        if self._has_values and schema is None:
             raise CommandError(
                 Exit.USAGE,
                 "The question has no form to fill in. Give one of --accept, --decline and --cancel.",
                 record=question.record_id,
             )
-        return self.result(question.params.requested_schema)
+        return self.result(schema or {})
 
     def result(self, schema: dict[str, Any]) -> ElicitResult:
         """The answer to a form of this schema.
@@ -164,9 +158,8 @@ class _Given:
 
         if not self._has_values:
             # Not validated here: the class would quote the answer.
-            content = {} if self._actions == ["accept"] else None
-            return ElicitResult.model_construct(action=self._actions[0], content=content)
-        content = {} if self._input_json is None else read_json(self._input_json)
+            return ElicitResult.model_construct(action=self._actions[0])
+        content: dict[str, Any] = {} if self._input_json is None else read_json(self._input_json)
         content |= read_pairs(self._pairs, schema)
         _check_names(content, schema)
         return ElicitResult.model_construct(action="accept", content=content)
@@ -214,9 +207,10 @@ async def _ask(inbox: tasks.Inbox, question: tasks.Question, where: Where) -> El
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
-            while await _is_open(inbox, question):
+            while True:
+                if not await _is_open(inbox, question):
+                    group.cancel_scope.cancel()
                 await anyio.sleep(_LOOK_S)
-            group.cancel_scope.cancel()
 
         group.start_soon(watch)
         with suppress(EOFError):  # nobody sits there
@@ -290,12 +284,16 @@ async def _tell_gone(inbox: tasks.Inbox, question_id: str, given: _Given, where:
     except CommandError:
         return  # nothing is known of the call
     if not record.finished and not given.is_form:
+        # Without the form, so that a number may stand here as a text.
+        result = given.result({})
+
+        async def answer_again() -> None:
+            # Nor is an answered question found by less than its whole ID.
+            with suppress(tasks.InvalidAnswerError, ValueError):
+                await inbox.answer(question_id, result)
+
         try:
-            # Without the form, so that a number may stand here as a text.
-            answering = inbox.answer(question_id, given.result({}))
-            await _commit(answering, record.record_id, where.line("answer", question_id), where)
-        except ValueError:
-            pass  # it is no whole ID, by which alone an answered question is found
+            await _commit(answer_again(), record.record_id, "", where)
         except _AnsweredError as error:
             if error.is_same or not given.has_texts:
                 raise
@@ -333,8 +331,8 @@ async def _tell_sent(
     output.note(
         "The answer is in the journal. The program that drives the call sends it. To follow the call:"
         if is_driven
-        else "The answer is in the journal. No living program drives the call, so nobody sends it yet. To send "
-        "it and go on with the call:"
+        else "The answer is in the journal. No living program drives the call, so nobody sends it yet. To "
+        "send it and go on with the call:"
     )
     output.next(go_on)
     if left:

@@ -11,7 +11,7 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.progress import CallLine, line_of, show_progress, span
+from mcp_tasks_client.progress import CallLine, show_progress, span
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -71,11 +71,10 @@ def call(
         handle: tasks.TaskHandle | None = None
         began, progress = time.time(), show_progress()
 
-        def read_line(now: float) -> CallLine:
-            record = None if handle is None else handle.record
-            if record is None:
-                return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
-            return line_of(record, now)
+        def read_line(now: float) -> CallLine | None:
+            if handle is not None:
+                return None  # it has a line of its own
+            return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
 
         if output.shows_progress:
             progress.add(read_line)
@@ -91,6 +90,8 @@ def call(
                             label=label,
                         )
                         handle = await follower.begin(starting)
+                        if output.shows_progress:
+                            progress.add(handle)
                         if detach and not handle.done:
                             _detach(handle, follower, output)
                             return None

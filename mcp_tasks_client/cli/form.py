@@ -100,7 +100,10 @@ async def ask(
     withdrawn = withdrawn or asyncio.Event()
     if withdrawn.is_set():
         return None
-    with create_app_session(input or create_input(), output or create_output(sys.stderr)) as session:
+    with (
+        create_app_session(input or create_input(), output or create_output(sys.stderr)) as session,
+        session.input.raw_mode(),  # also between the fields, where a key may be typed ahead
+    ):
         terminal = _Terminal(session, withdrawn)
         try:
             _introduce(terminal, params.message, server, tool, label, refused)
@@ -266,12 +269,10 @@ def _tell(one: Field, text: str) -> str:
     """The value of a text in words: of a choice also its title."""
     value = one.read(text)
     if not one.choices:
-        return one.show(value)
+        return one.show(value) or json.dumps(value)
+    offered = {json.dumps(choice.value): _name(choice) for choice in one.choices}
     chosen = value if one.kind == "choices" else [value]
-    named = [
-        choice for choice in one.choices if any(json.dumps(choice.value) == json.dumps(v) for v in chosen)
-    ]
-    return ", ".join(map(_name, named)) or "none of them"
+    return ", ".join(offered[json.dumps(one)] for one in chosen) or "none of them"
 
 
 async def _pick(terminal: _Terminal, form: Form) -> Sequence[Field]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from . import answer, call, ls, questions, show, wait
+from . import answer, call, cancel, ls, prune, questions, show, wait
 from .exits import CommandError, Exit
 from .output import Output
 
@@ -20,7 +20,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
 )
-for verb in (call.call, ls.ls, show.show, wait.wait, questions.questions, answer.answer):
+for verb in (
+    call.call,
+    ls.ls,
+    show.show,
+    wait.wait,
+    questions.questions,
+    answer.answer,
+    cancel.cancel,
+    prune.prune,
+):
     app.command()(verb)
 
 

@@ -38,10 +38,11 @@ def show(
             record = await find_record(inbox, id)
             (seen,) = await look_at(inbox, [record])
             outcome = await inbox.outcome(record)
+            estimate = await inbox.estimate(record)
         if json:
-            output.document({**seen.document(), **_document_of(outcome)})
+            output.document({**seen.document(), "estimate": _numbers(estimate), **_document_of(outcome)})
         else:
-            output.text("\n".join(tell(seen, outcome, where)))
+            output.text("\n".join(tell(seen, outcome, where, estimate)))
 
     run(main, output, where)
 
@@ -52,9 +53,18 @@ def _document_of(outcome: Any) -> dict[str, Any]:
     return {"result": None if outcome is None else as_sent(outcome), "error": None}
 
 
-def tell(seen: SeenCall, outcome: Any, where: Where) -> Iterator[str]:
+def _numbers(estimate: tasks.Estimate) -> dict[str, Any] | None:
+    """How long such calls take, for programs; ``None`` while too few are known."""
+    if estimate.half_s is None:
+        return None
+    return {"calls": estimate.calls, "half_s": estimate.half_s, "nine_of_ten_s": estimate.nine_of_ten_s}
+
+
+def tell(seen: SeenCall, outcome: Any, where: Where, estimate: tasks.Estimate | None = None) -> Iterator[str]:
     """A call in lines for people. ``outcome`` is a result, an error, or ``None`` while there is neither."""
     rows = dict(_rows(seen))
+    if estimate is not None and estimate.text and not seen.record.finished:
+        rows["Estimate"] = str(estimate)
     width = max(map(len, rows))
     for name, value in rows.items():
         yield f"{name:<{width}}  {value}"

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 
 from mcp_tasks_client.progress import span
 
+__all__ = ["ago", "ahead", "exact", "iso", "read_span"]
+
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+
 __all__ = ["ago", "ahead", "exact", "iso"]
+
+
+def read_span(text: str) -> float:
+    """A length of time in seconds, given as ``7d``, ``36h``, ``30m``, ``90s``, or several such as ``1d12h``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not re.fullmatch(r"(\d+[dhms])+", text):
+        raise ValueError(f"{text!r} is no length of time. Write 7d, 36h, 30m, 90s or 1d12h.")
+    return float(sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([dhms])", text)))
 
 
 def ago(at: float) -> str:

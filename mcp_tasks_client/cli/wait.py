@@ -31,7 +31,7 @@ from .output import Output
 from .running import run
 from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerOption, read_headers
 
-__all__ = ["wait"]
+__all__ = ["Waiting", "receive", "wait"]
 
 _LOOK_S: Final = 1.0
 """Seconds between looks at a call that another program drives."""
@@ -77,7 +77,7 @@ def wait(
             records = [await find_record(inbox, one) for one in ids]
             progress = show_progress()
             asking = callback_for(questions, progress.paused)
-            waiting = _Waiting(inbox, where, opened, server, headers, asking)
+            waiting = Waiting(inbox, where, opened, server, headers, asking)
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
@@ -99,20 +99,20 @@ def wait(
             code = follower.write_all(records, ends)
             for record in records:
                 if record.record_id in ends and (take or record.application == APPLICATION):
-                    await _receive(inbox, record)
+                    await receive(inbox, record)
             return code
 
     run(main, output, where)
 
 
-async def _receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
+async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
     """Count the outcome of a call as received, if the call has ended."""
     seen = await inbox.record(record.record_id)
     if seen is not None and seen.finished and seen.delivered_at is None:
         await inbox.acknowledge(seen)
 
 
-class _Waiting:
+class Waiting:
     """Waits for calls of any server, and keeps how they ended."""
 
     def __init__(
@@ -127,6 +127,7 @@ class _Waiting:
         self.ends: dict[str, End] = {}
         self.last_seen: dict[str, tasks.TaskRecord] = {}
         self._handles: dict[str, tasks.TaskHandle] = {}
+        self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
         self._server, self._headers, self._elicitation = server, headers, elicitation
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
@@ -135,11 +136,12 @@ class _Waiting:
         """What is said of a call while it is waited for."""
         handle = self._handles.get(record_id)
         record = self.last_seen.get(record_id) if handle is None else handle.record
-        return None if record is None else line_of(record, now)
+        return None if record is None else line_of(record, now, estimate=self._estimates.get(record_id))
 
     async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
         """Wait until all calls have ended, or the first of them."""
         self.last_seen = {one.record_id: one for one in records}
+        self._estimates = {one.record_id: await self._inbox.estimate(one) for one in records}
         async with anyio.create_task_group() as group:
 
             async def see(record: tasks.TaskRecord) -> None:
@@ -152,6 +154,20 @@ class _Waiting:
 
             for record in records:
                 group.start_soon(see, record)
+
+    async def cancel(self, record: tasks.TaskRecord) -> None:
+        """Have a call cancelled: by the program that drives it, else from here.
+
+        Raises:
+            CommandError: Nobody drives it, and its server is not known.
+            SessionError: The server could not be told. The wish is in the journal.
+            JournalError: The wish could not be committed.
+        """
+        if await self._inbox.is_driven(record):
+            await self._inbox.cancel(record)
+        else:
+            handle = await self._attach(record)
+            await handle.cancel()
 
     async def _see(self, record: tasks.TaskRecord) -> End:
         """Follow a call to its end: by the journal while another program drives it, else over a client."""

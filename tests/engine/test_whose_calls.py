@@ -132,6 +132,23 @@ async def test_a_key_is_one_for_all_applications_and_a_reference_needs_no_name()
     assert len(world.server.log("tools/call")) == 1
 
 
+@pytest.mark.parametrize("its", ["payroll", None])
+async def test_an_outcome_that_another_program_has_looked_at_is_free_for_its_own_at_once(
+    its: str | None,
+) -> None:
+    world = World()
+    async with world.client(application=its) as client:
+        handle = await client.start_tool("deploy", idempotency_key="k")
+    async with world.client(application="billing") as looking:
+        attached = await looking.attach(handle.reference)
+        await world.during(attached.peek, 60)
+        async with world.client(application=its) as client:
+            (found,) = await client.resume()
+            assert text(await found.result()) == "done"
+        assert text(await attached.peek()) == "done"
+        await attached.acknowledge()
+
+
 async def test_the_origin_is_the_process_that_the_environment_names() -> None:
     world = World(**TWO_CALLS)
     process = Process("a-host:0123456789ab", "boot", "", 4711, 1.0)

@@ -157,6 +157,33 @@ def form(questions: dict[str, str], *, state: str | None = None) -> InputRequire
     )
 
 
+EACH_KIND: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "title": "Your name"},
+        "email": {"type": "string", "format": "email"},
+        "born": {"type": "string", "format": "date"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "height": {"type": "number", "default": 1.75},
+        "news": {"type": "boolean", "default": True},
+        "colour": {"type": "string", "enum": ["red", "green"]},
+        "size": {
+            "type": "string",
+            "oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}],
+        },
+        "days": {
+            "type": "array",
+            "items": {"type": "string", "enum": ["mo", "tu", "we"]},
+            "minItems": 1,
+            "maxItems": 2,
+        },
+        "note": {"type": "string"},
+    },
+    "required": ["name", "email", "born", "age", "height", "news", "colour", "size", "days"],
+}
+"""A form with a field of each kind."""
+
+
 def reply(context: Context, key: str) -> str:
     """The text that was entered under a key, or ``declined`` or ``cancelled``."""
     answer = (context.input_responses or {})[key]
@@ -295,6 +322,16 @@ def add_asking_tools(mcp: FastMCP, optional: TaskConfig, required: TaskConfig) -
         assert isinstance(said.content, mcp_types.TextContent)
         assert isinstance(roots, mcp_types.ListRootsResult)
         return f"{said.content.text} in {', '.join(str(root.uri) for root in roots.roots)}"
+
+    @mcp.tool(task=optional)
+    async def register(context: Context) -> str | InputRequiredResult:
+        """Asks for a value of each kind, and tells what it was answered."""
+        if context.input_responses is None:
+            params = mcp_types.ElicitRequestFormParams(message="Who are you?", requested_schema=EACH_KIND)
+            return InputRequiredResult(input_requests={"who": mcp_types.ElicitRequest(params=params)})
+        answer = context.input_responses["who"]
+        assert isinstance(answer, mcp_types.ElicitResult)
+        return json.dumps({"action": answer.action, **(answer.content or {})}, sort_keys=True)
 
     @mcp.tool(task=optional)
     async def ask_url(context: Context) -> str | InputRequiredResult:

@@ -1,0 +1,127 @@
+"""``mcp-tasks cancel``: ask the server of a call to cancel the call's task."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import typer
+
+import mcp_tasks_client as tasks
+
+from .completion import complete_record
+from .exits import CommandError, Exit, as_command_error
+from .following import Follower
+from .journal import (
+    APPLICATION,
+    JournalOption,
+    KeysOption,
+    PrincipalOption,
+    SchemaOption,
+    Where,
+    find_record,
+)
+from .lines import short_id
+from .output import Output
+from .running import run
+from .seen import look_at
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerOption, read_headers
+from .wait import Waiting, receive
+
+__all__ = ["cancel"]
+
+
+def cancel(
+    id: Annotated[
+        str, typer.Argument(help="Of the call; a beginning is enough.", autocompletion=complete_record)
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the call, and write how it ended.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object.")] = False,
+    server: ServerOption = None,
+    header: HeaderOption = None,
+    bearer_env: BearerOption = None,
+    header_env: HeaderEnvOption = None,
+    journal: JournalOption = None,
+    schema: SchemaOption = None,
+    keys: KeysOption = None,
+    principal: PrincipalOption = None,
+) -> None:
+    """Ask the server to cancel a task. A server may finish the task all the same.
+
+    The program that drives the call asks the server. If none does, this command asks, with the credential
+    that the options give. Open questions of the call are withdrawn.
+    """
+    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+
+    async def main() -> Exit | None:
+        headers = read_headers(header, bearer_env, header_env)
+        async with AsyncExitStack() as opened:
+            inbox = await opened.enter_async_context(where.inbox())
+            record = await find_record(inbox, id)
+            follower = Follower(where, output)
+            waiting = Waiting(inbox, where, opened, server, headers, "later")
+            is_asked = not record.finished
+            if is_asked:
+                await _ask(waiting, record, where)
+            if not wait:
+                await _tell(inbox, record, follower, where, output, is_asked=is_asked)
+                return None
+            output.note(
+                "The server is asked to cancel the task." if is_asked else "The call has ended before."
+            )
+            try:
+                await waiting.wait_for([record], only_first=False)
+            except asyncio.CancelledError:
+                follower.let_go([record])
+                raise
+            code = follower.write_all([record], waiting.ends)
+            if record.application == APPLICATION:
+                await receive(inbox, record)
+            return code
+
+    run(main, output, where)
+
+
+async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None:
+    """Have a call cancelled.
+
+    Raises:
+        CommandError: The server is not known, or could not be told.
+        JournalError: The wish could not be committed.
+    """
+    try:
+        await waiting.cancel(record)
+    except tasks.SessionError as error:
+        failure = as_command_error(error)
+        if failure.exit is Exit.UNEXPECTED and error.retryable:
+            failure.exit = Exit.UNREACHABLE
+        raise CommandError(
+            failure.exit,
+            f"{error} The wish is in the journal, and goes with the next poll:",
+            record=record.record_id,
+            next=where.line("wait", short_id(record.record_id)),
+        ) from error
+
+
+async def _tell(
+    inbox: tasks.Inbox,
+    before: tasks.TaskRecord,
+    follower: Follower,
+    where: Where,
+    output: Output,
+    *,
+    is_asked: bool,
+) -> None:
+    """Say what a wish to cancel has come to so far."""
+    record = await inbox.record(before.record_id) or before
+    (seen,) = await look_at(inbox, [record])
+    go_on = where.line("wait", short_id(record.record_id))
+    if output.as_json:
+        document: dict[str, Any] = {"record": record.record_id, "asked": is_asked, "state": seen.state}
+        output.document({**document, "next": go_on})
+    elif is_asked:
+        follower.tell_cancelled(record)
+    else:
+        output.note(f"The call had ended before: {seen.state}. Its outcome:")
+        output.next(go_on)
