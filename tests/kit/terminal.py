@@ -118,6 +118,11 @@ class Terminal:
         local = termios.tcgetattr(self._slave)[3]
         return bool(local & termios.ECHO and local & termios.ICANON)
 
+    @property
+    def foreground(self) -> int:
+        """The process that has the terminal: of a shell, the command that it waits for."""
+        return os.tcgetpgrp(self._master)
+
     def read(self, limit_s: float) -> bool:
         """Take what the program writes next. Returns False if that is nothing within the time."""
         ready, _, _ = select.select([self._master], [], [], limit_s)
