@@ -95,7 +95,7 @@ except ImportError as error:
         (["ls"], {"aiohttp", "httpx", "jsonschema_rs", "mcp", "prompt_toolkit"}),
         (["show", "abc"], {"aiohttp", "httpx", "jsonschema_rs", "mcp", "prompt_toolkit", "rich"}),
     ],
-    ids=" ".join,
+    ids=["help", "help of a verb", "ls", "show"],  # those of a set would be in no order
 )
 def test_a_verb_loads_nothing_that_it_does_not_need(
     line: list[str], unloaded: set[str], tmp_path: Path
