@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for needed in ("prompt_toolkit", "rich", "typer"):  # of one extra, which is whole or not there
         if find_spec(needed) is None:
-            sys.stderr.write(f"mcp-tasks needs {needed}: pip install 'mcp-tasks-client[cli]'\n")
+            sys.stderr.write(f"mcp-tasks needs {needed}, of the extra [cli]: pip install {needed}\n")
             return 2
     from .program import run_program
 
