@@ -401,6 +401,36 @@ async def test_a_terminal_has_a_line_a_call_which_goes_away_with_the_block(scree
     assert "\x1b[?1049h" not in screen.raw
 
 
+class OfAbsentJournal:
+    """A handle whose journal does not answer, and then does."""
+
+    record = record_of(working(TASK))
+
+    def __init__(self) -> None:
+        self.is_there = anyio.Event()
+
+    async def estimate(self) -> Estimate:
+        await self.is_there.wait()
+        return Estimate([1000.0] * 9)
+
+
+@pytest.mark.anyio
+async def test_a_journal_that_does_not_answer_holds_up_the_estimate_alone(screen: Screen) -> None:
+    clock, handle = ManualClock(NOW), OfAbsentJournal()
+
+    async def see(text: str) -> None:
+        with anyio.fail_after(20):
+            while text not in screen.raw:
+                await clock.advance(0.5)
+                await anyio.sleep(0.02)
+
+    async with show_progress(handle, stream=screen, clock=clock):  # type: ignore[arg-type]  # as good as one
+        await see("build  working  4m")
+        assert "half within" not in screen.raw
+        handle.is_there.set()
+        await see("half within")
+
+
 @pytest.mark.anyio
 async def test_a_terminal_shows_the_end_of_one_call_while_others_go_on(screen: Screen) -> None:
     world = tasks_of(2)
