@@ -559,7 +559,6 @@ class _Screen:
         """Draw again at the next look."""
         with self._lock:
             self._pauses -= 1
-            self._drawn_at = -math.inf
 
     def leave(self, calls: list[ReadsLine], clock: Clock) -> None:
         """Show these calls no longer. Nothing is left on the terminal after the last one."""

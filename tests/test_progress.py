@@ -6,6 +6,7 @@ import asyncio
 import io
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -562,11 +563,13 @@ async def test_a_prompt_keeps_a_log_quiet(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.anyio
 async def test_several_tasks_of_a_program_share_the_terminal(screen: Screen) -> None:
     clock, first, second = ManualClock(), Watched("first"), Watched("second")
+    threads = threading.active_count()
     async with show_progress(first, stream=screen, clock=clock):
         await clock.advance(2)
         async with show_progress(second, stream=screen, clock=clock) as progress:
             await clock.advance(3)
             assert [line.split()[0] for line in screen.lines] == ["first", "second"]
+            assert threading.active_count() == threads, "nothing draws while the program writes"
             with progress.paused():
                 await clock.advance(3)
                 assert screen.lines == []
