@@ -25,6 +25,8 @@ from itertools import pairwise
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
+import anyio
+
 from .aio.own_task import OwnTasks
 from .aio.uncut import run_to_its_end
 from .foreign_text import one_line
@@ -325,8 +327,11 @@ class Progress:
         try:
             await self._clock.sleep(surface.first_look_s)
             while True:
-                while self._estimated:
-                    await self._estimated.pop().estimate()
+                with anyio.move_on_after(_LOOK_S):  # a journal that is away holds up no look
+                    while self._estimated:
+                        line = self._estimated[0]
+                        await line.estimate()
+                        self._estimated.remove(line)
                 surface.look(self._reads, self._clock)
                 await self._clock.sleep(_LOOK_S)
         except (OSError, ValueError):
@@ -554,7 +559,6 @@ class _Screen:
         """Draw again at the next look."""
         with self._lock:
             self._pauses -= 1
-            self._drawn_at = -math.inf
 
     def leave(self, calls: list[ReadsLine], clock: Clock) -> None:
         """Show these calls no longer. Nothing is left on the terminal after the last one."""

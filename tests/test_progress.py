@@ -6,6 +6,7 @@ import asyncio
 import io
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -401,6 +402,36 @@ async def test_a_terminal_has_a_line_a_call_which_goes_away_with_the_block(scree
     assert "\x1b[?1049h" not in screen.raw
 
 
+class OfAbsentJournal:
+    """A handle whose journal does not answer, and then does."""
+
+    record = record_of(working(TASK))
+
+    def __init__(self) -> None:
+        self.is_there = anyio.Event()
+
+    async def estimate(self) -> Estimate:
+        await self.is_there.wait()
+        return Estimate([1000.0] * 9)
+
+
+@pytest.mark.anyio
+async def test_a_journal_that_does_not_answer_holds_up_the_estimate_alone(screen: Screen) -> None:
+    clock, handle = ManualClock(NOW), OfAbsentJournal()
+
+    async def see(text: str) -> None:
+        with anyio.fail_after(20):
+            while text not in screen.raw:
+                await clock.advance(0.5)
+                await anyio.sleep(0.02)
+
+    async with show_progress(handle, stream=screen, clock=clock):  # type: ignore[arg-type]  # as good as one
+        await see("build  working  ")
+        assert "longer than" not in screen.raw
+        handle.is_there.set()
+        await see("longer than 9 of 9")
+
+
 @pytest.mark.anyio
 async def test_a_terminal_shows_the_end_of_one_call_while_others_go_on(screen: Screen) -> None:
     world = tasks_of(2)
@@ -532,11 +563,13 @@ async def test_a_prompt_keeps_a_log_quiet(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.anyio
 async def test_several_tasks_of_a_program_share_the_terminal(screen: Screen) -> None:
     clock, first, second = ManualClock(), Watched("first"), Watched("second")
+    threads = threading.active_count()
     async with show_progress(first, stream=screen, clock=clock):
         await clock.advance(2)
         async with show_progress(second, stream=screen, clock=clock) as progress:
             await clock.advance(3)
             assert [line.split()[0] for line in screen.lines] == ["first", "second"]
+            assert threading.active_count() == threads, "nothing draws while the program writes"
             with progress.paused():
                 await clock.advance(3)
                 assert screen.lines == []
