@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from . import answer, call, cancel, ls, prune, questions, show, wait
+from . import answer, call, cancel, doctor, ls, prune, questions, show, wait
 from .exits import CommandError, Exit
 from .output import Output
 
@@ -29,6 +29,7 @@ for verb in (
     answer.answer,
     cancel.cancel,
     prune.prune,
+    doctor.doctor,
 ):
     app.command()(verb)
 
