@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Command"]
 
+_VERSION: Final = "2026-07-28"
+"""The version of the protocol in which tasks go over any connection. Later ones sort behind it."""
+
 _START_S: Final = 120.0
 """Seconds in which a server answers for the first time. It may have to be downloaded before."""
 
@@ -73,7 +76,8 @@ class Command:
         """A client for the server, which is started here. Args are those of :meth:`Server.client`.
 
         Raises:
-            CommandError: The SDK is not installed, or the server did not start, or has ended too soon.
+            CommandError: The SDK is not installed. Or the server did not start, speaks an older version, or
+                has ended too soon.
         """
         try:
             from mcp import Client
@@ -92,18 +96,17 @@ class Command:
         try:
             with _reading_into(last_words) as log:
                 transport: Any = _Transport(parameters, log)
-                async with (
-                    _open_in_own_task(Client(transport)) as connected,
-                    tasks.TasksClient(
+                async with _open_in_own_task(Client(transport)) as connected:
+                    _check_version(connected.protocol_version)
+                    async with tasks.TasksClient(
                         connected,
                         journal=where.name_journal(),
                         endpoint=None if scope is None else scope.endpoint,
                         principal=where.principal if scope is None else scope.principal,
                         application=application,
                         elicitation=elicitation,
-                    ) as client,
-                ):
-                    yield client
+                    ) as client:
+                        yield client
         except _NotStartedError as error:
             raise _tell(Exit.UNREACHABLE, f"The server did not start: {error}", last_words) from None
         except tasks.ConnectionLostError as error:
@@ -111,6 +114,15 @@ class Command:
             if error.handle is not None and error.handle.reference["task_id"] is not None:
                 failure.exit = Exit.GONE
             raise _tell(failure.exit, "The server has ended.", last_words, failure.record) from None
+
+
+def _check_version(version: str) -> None:
+    if version < _VERSION:
+        raise CommandError(
+            Exit.USAGE,
+            f"The server speaks MCP {one_line(version, 40)}. Of a command mcp-tasks needs {_VERSION}; a "
+            "server by its URL may be older.",
+        )
 
 
 def _tell(exit: Exit, message: str, last_words: deque[str], record: str | None = None) -> CommandError:

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
 
-from .asking import Questions, QuestionsOption, callback_for
+from .asking import Questions, callback_for
 from .exits import CommandError, Exit, as_command_error
 from .following import name_question
 from .journal import APPLICATION, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
@@ -49,15 +49,23 @@ def drive(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Calls of programs that give this name, and of those that give none. May be repeated. "
-            "Without it: calls of mcp-tasks.",
+            help="Whose calls: of programs that give this name, besides those that give none. May be "
+            "repeated. Without it, the name is mcp-tasks.",
             show_default=False,
         ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End when no call is left that nobody drives.")
     ] = False,
-    questions: QuestionsOption = None,
+    questions: Annotated[
+        Questions | None,
+        typer.Option(
+            "--questions",
+            help="`ask` here; `leave` them to others; `fail`: leave the call alone, with exit code 6 under "
+            "--once. Without it: `ask` in a terminal, else `leave`.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="A JSON object a line on stdout.")] = False,
     header: HeaderOption = None,
     bearer_env: BearerOption = None,
@@ -72,8 +80,6 @@ def drive(
     Outcomes stay for the programs that made the calls, which have them from resume() or deliver(), and for
     `mcp-tasks wait`. A program that is started meanwhile does not get a call by resume() before it has ended.
     Calls of other applications than those that are named are left alone.
-
-    Without --questions they are put here in a terminal, and elsewhere left to `mcp-tasks answer`.
     """
     journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 

@@ -44,7 +44,7 @@ _COMMAND: Final = "stdio:"
 ServerArgument = Annotated[
     str,
     typer.Argument(
-        help="A URL, or FILE:NAME for a server in an mcp.json. Leave it out if a command stands behind --.",
+        help="A URL, or FILE:NAME for a server in an mcp.json; none if a command stands behind --.",
         show_default=False,
     ),
 ]

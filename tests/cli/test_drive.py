@@ -7,16 +7,26 @@ import os
 import shlex
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import psycopg
 import pytest
 
-from mcp_tasks_client import Inbox, SqliteJournal, TaskRecord, TasksClient
+from mcp_tasks_client import (
+    Inbox,
+    Journal,
+    JournalError,
+    PostgresJournal,
+    SqliteJournal,
+    TaskRecord,
+    TasksClient,
+)
 from mcp_tasks_client.cli.exits import Exit
 from tests._results import text
 from tests.cli.test_exits import World, world
@@ -39,7 +49,7 @@ FAILED: Final = {**working(), "status": "failed", "error": {"code": -32050, "mes
 
 
 @contextmanager
-def running(journal: Path, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+def running(journal: Path | str, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     """The command beside the block, in a process of its own."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
@@ -72,11 +82,11 @@ async def end(process: subprocess.Popen[str], sent: int) -> tuple[int, str]:
     return process.returncode, err
 
 
-async def find_record(journal: Path) -> TaskRecord:
+async def find_record(journal: Path | Journal) -> TaskRecord:
     """The only call of the journal, once it has a task."""
     with anyio.fail_after(2 * LIMIT_S):
         while True:
-            if journal.exists():
+            with suppress(JournalError):  # there is none yet
                 async with Inbox(journal) as inbox:
                     if found := await inbox.records():
                         return found[0]
@@ -89,17 +99,31 @@ def resuming(here: World, application: str | None) -> TasksClient:
     )
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str], Journal]]:
+    """A journal of each kind: as the command is told of it, with variables, and as this process opens it."""
+    if request.param == "sqlite":
+        path = tmp_path / "journal.sqlite3"
+        yield str(path), {}, SqliteJournal(path)
+        return
+    dsn: str = request.getfixturevalue("postgres")
+    schema = f"drive_{uuid.uuid4().hex[:12]}"
+    yield dsn, {"MCP_TASKS_SCHEMA": schema}, PostgresJournal(dsn, schema=schema)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+
+
 async def test_the_task_of_a_program_that_was_killed_is_brought_home(
-    real_server: RealServer, tmp_path: Path
+    real_server: RealServer, place: tuple[str, dict[str, str], Journal]
 ) -> None:
-    journal, mark = tmp_path / "journal.sqlite3", real_server.mark()
-    with running(journal, "call", real_server.url, "slow", "seconds=2", "--label", "of Ada") as process:
-        record = await find_record(journal)
+    (journal, variables, opened), mark = place, real_server.mark()
+    call = ("call", real_server.url, "slow", "seconds=2", "--label", "of Ada")
+    with running(journal, *call, **variables) as process:
+        record = await find_record(opened)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    driven = await anyio.to_thread.run_sync(
-        run_command, journal, "drive", real_server.url, "--once", "--json"
-    )
+    run = partial(run_command, journal, **variables)
+    driven = await anyio.to_thread.run_sync(run, "drive", real_server.url, "--once", "--json")
     assert (driven.code, driven.err) == (0, "")
     common = {
         "record": record.record_id,
@@ -113,7 +137,7 @@ async def test_the_task_of_a_program_that_was_killed_is_brought_home(
         {"event": "taken_up", "state": "working", "next": None, **common},
         {"event": "ended", "state": "completed", "next": wait, **common},
     ]
-    waited = await anyio.to_thread.run_sync(run_command, journal, *shlex.split(wait)[1:])
+    waited = await anyio.to_thread.run_sync(run, *shlex.split(wait)[1:])
     assert (waited.code, waited.out) == (0, "rested\n")
     assert len(real_server.witness(method="tools/call", since=mark)) == 1
 

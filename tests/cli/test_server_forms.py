@@ -112,6 +112,32 @@ async def test_without_the_sdk_the_extra_is_named(journal: Path) -> None:
     )
 
 
+OLDER: Final = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        reply = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "no such method"}}
+        if asked["method"] == "initialize":
+            del reply["error"]
+            server = {"name": "old", "version": "1"}
+            reply["result"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": server}
+        print(json.dumps(reply), flush=True)
+"""
+
+
+async def test_a_command_that_speaks_an_older_version_is_told_from_one_that_does_not_start(
+    journal: Path,
+) -> None:
+    ran = await run(journal, "call", "tool", "--json", "--", sys.executable, "-S", "-c", OLDER)
+    assert ran.code == Exit.USAGE
+    assert ran.error["message"] == (
+        "The server speaks MCP 2025-11-25. Of a command mcp-tasks needs 2026-07-28; a server by its URL may "
+        "be older."
+    )
+    assert not journal.exists()
+
+
 # ── the task of a command ends with it ────────────────────────────────────────────────────────────
 
 
