@@ -578,6 +578,9 @@ async def test_several_tasks_of_a_program_share_the_terminal(screen: Screen) -> 
             assert first.looks == second.looks <= 60, "drawn once a second, be there two blocks or a hundred"
         await clock.advance(2)
         assert [line.split()[0] for line in screen.lines] == ["first"]
+        async with show_progress(Watched("third"), stream=screen, clock=clock):
+            await clock.advance(3)
+            assert [line.split()[0] for line in screen.lines] == ["first", "third"]
     assert screen.lines == []
 
 
