@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
     from .journal.codec import Codec
     from .journal.encryption import FernetCodec
+    from .journal.examination import Examination, JournalUser
     from .journal.postgres.journal import PostgresJournal
     from .journal.sqlite.journal import SqliteJournal
     from .journal.sqlite.memory import MemoryJournal
@@ -147,6 +148,10 @@ _NAMES_OF = {
         "Taken",
     ),
     ".journal.codec": ("Codec",),
+    ".journal.examination": (
+        "Examination",
+        "JournalUser",
+    ),
     ".journal.sqlite.journal": ("SqliteJournal",),
     ".journal.sqlite.memory": ("MemoryJournal",),
     ".machine.record": (
@@ -193,6 +198,7 @@ __all__ = [
     "DrivenElsewhereError",
     "Environment",
     "Estimate",
+    "Examination",
     "FernetCodec",
     "FormError",
     "Handle",
@@ -208,6 +214,7 @@ __all__ = [
     "JournalError",
     "JournalLockedError",
     "JournalSchemaError",
+    "JournalUser",
     "LastFailure",
     "Lease",
     "LeaseSource",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.forms import read_pairs
 
 from .exits import CommandError, Exit
 from .listing import list_tools
@@ -48,6 +47,8 @@ async def read_arguments(
     Raises:
         CommandError: A pair or the JSON makes no sense, or the server could not be asked for the schema.
     """
+    from mcp_tasks_client.forms import read_pairs  # on use: help is shown without it
+
     arguments = {} if input_json is None else read_json(input_json)
     schema = await _find_schema(client, tool) if any(map(_may_be_typed, pairs)) else {}
     try:

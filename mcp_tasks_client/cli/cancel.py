@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import show_progress
 
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
@@ -65,15 +67,18 @@ def cancel(
             waiting = Waiting(inbox, where, opened, reach, "later")
             is_asked = not record.finished
             if is_asked:
+                await _check_reply(inbox, record, where)
                 await _ask(waiting, record, where)
             if not wait:
                 await _tell(inbox, record, follower, where, output, is_asked=is_asked)
                 return None
-            output.note(
-                "The server is asked to cancel the task." if is_asked else "The call has ended before."
-            )
+            output.note("The task is to be cancelled." if is_asked else "The call had ended before.")
+            progress = show_progress()
+            if output.shows_progress:
+                progress.add(partial(waiting.read_line, record.record_id))
             try:
-                await waiting.wait_for([record], only_first=False)
+                async with progress:
+                    await waiting.wait_for([record], only_first=False)
             except asyncio.CancelledError:
                 follower.let_go([record])
                 raise
@@ -83,6 +88,24 @@ def cancel(
             return code
 
     run(main, output, journaled)
+
+
+async def _check_reply(inbox: tasks.Inbox, record: tasks.TaskRecord, where: Where) -> None:
+    """Refuse a call whose program ended before the server had replied: no task of it is known.
+
+    Raises:
+        CommandError: It is one.
+        JournalError: The journal could not be read.
+    """
+    (seen,) = await look_at(inbox, [record])
+    if seen.state == "outcome_unknown":
+        raise CommandError(
+            Exit.OUTCOME_UNKNOWN,
+            "Its program ended before the server had replied. The tool may have run, and no task of it is "
+            "known that could be cancelled.",
+            record=record.record_id,
+            next=where.line("show", short_id(record.record_id)),
+        )
 
 
 async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None:

@@ -84,7 +84,7 @@ class Command:
             from mcp.client.stdio import StdioServerParameters
         except ImportError:
             raise CommandError(
-                Exit.USAGE, "A server by its command needs mcp: pip install 'mcp-tasks-client[mcp]'"
+                Exit.USAGE, "A server by its command needs mcp, of the extra [mcp]: pip install mcp"
             ) from None
         parameters = StdioServerParameters(
             command=self.command,

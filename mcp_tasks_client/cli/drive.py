@@ -42,9 +42,6 @@ _LOOK_S: Final = 5.0
 _REST_S: Final = 15.0
 """Seconds before a call is taken up once more whose server has refused to be asked about it."""
 
-_FATAL: Final = (tasks.JournalError, tasks.CredentialRefusedError, tasks.ConnectionLostError)
-"""The errors that end the command, since no call can be driven any more."""
-
 
 def drive(
     server: ServerArgument,
@@ -195,7 +192,12 @@ class _Driving:
         try:
             self._tell("taken_up", record)
             await self._drive(record)
-        except (*_FATAL, OSError) as error:
+        except (
+            tasks.JournalError,
+            tasks.CredentialRefusedError,
+            tasks.ConnectionLostError,
+            OSError,
+        ) as error:
             self._failure = error
         except tasks.DrivenElsewhereError:
             pass  # another process was faster
@@ -215,7 +217,12 @@ class _Driving:
                 )
             )
             end = await handle.peek()
-        except (*_FATAL, tasks.DrivenElsewhereError):
+        except (
+            tasks.JournalError,
+            tasks.CredentialRefusedError,
+            tasks.ConnectionLostError,
+            tasks.DrivenElsewhereError,
+        ):
             raise
         except tasks.InputUnansweredError as error:
             questions = frozenset(one.question_id for one in error.questions)

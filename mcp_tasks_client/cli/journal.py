@@ -79,7 +79,7 @@ class Where:
         """The calls of the journal, as the options bound them."""
         return tasks.Inbox(self.name_journal(), principal=self.principal, application=self.application)
 
-    def name_journal(self) -> tasks.Journal:
+    def name_journal(self) -> tasks.SqliteJournal | tasks.PostgresJournal:
         """The journal that is meant.
 
         Raises:

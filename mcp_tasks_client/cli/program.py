@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from . import answer, call, cancel, drive, ls, prune, questions, show, tools, wait
+from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
 from .output import Output
 from .server import name_command
@@ -32,6 +32,7 @@ for verb in (
     cancel.cancel,
     drive.drive,
     prune.prune,
+    doctor.doctor,
 ):
     app.command()(verb)
 

@@ -1,4 +1,4 @@
-"""``mcp-tasks questions``: what servers ask, of all calls, and the lines that answer."""
+"""``mcp-tasks questions``: the questions of servers, of all calls, and the lines that answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def _write(found: Sequence[tasks.Question], where: Where, output: Output, *, is_
     if not sys.stdout.isatty():
         output.text("\n".join(line for lines in told for line in lines))
         return
-    room, shown = shutil.get_terminal_size().lines - 2, 0
+    size = shutil.get_terminal_size()
+    room, shown = size.lines - 2, 0
     while shown < len(told) and (not is_bounded or shown == 0 or len(told[shown]) <= room):
         room -= len(told[shown])
         shown += 1
@@ -65,7 +66,10 @@ def _write(found: Sequence[tasks.Question], where: Where, output: Output, *, is_
     lines = [line for lines in told[:shown] for line in lines]
     if left_out := len(told) - shown:
         lines.append(f"… and {left_out} more, which are newer: --limit shows them")
-    output.draw(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+    texts = [Text(line) for line in lines]
+    for text in texts:
+        text.truncate(size.columns, overflow="ellipsis")
+    output.draw(*texts)
 
 
 def _tell(question: tasks.Question, where: Where) -> Iterator[str]:

@@ -10,7 +10,6 @@ import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import many_lines, one_line
-from mcp_tasks_client.forms import Field, read_form
 
 from .exits import CommandError, Exit
 from .journal import Where
@@ -31,6 +30,8 @@ from .server import (
 if TYPE_CHECKING:
     from mcp_types import Tool
 
+    from mcp_tasks_client.forms import Field
+
 __all__ = ["tools"]
 
 _MOST_CHOICES: Final = 8
@@ -48,7 +49,7 @@ _TASK: Final = {
 class _Nowhere(Where):
     """No journal of the user: a list of tools leaves nothing behind."""
 
-    def name_journal(self) -> tasks.Journal:
+    def name_journal(self) -> tasks.MemoryJournal:  # type: ignore[override]  # nobody examines it
         return tasks.MemoryJournal()
 
 
@@ -152,6 +153,8 @@ def _task_support(tool: Tool) -> str:
 def _fields(tool: Tool) -> tuple[Field, ...]:
     """The arguments of a tool. One without a name stands for all of them."""
     from mcp_types import ElicitRequestFormParams
+
+    from mcp_tasks_client.forms import read_form  # on use: help is shown without it
 
     try:
         return read_form(ElicitRequestFormParams(message="", requested_schema=tool.input_schema)).fields

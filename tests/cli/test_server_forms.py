@@ -108,7 +108,7 @@ async def test_without_the_sdk_the_extra_is_named(journal: Path) -> None:
     ran = await anyio.run_process([sys.executable, "-c", program], check=False)
     assert ran.returncode == Exit.USAGE
     assert ran.stderr.decode().strip() == (
-        "mcp-tasks: A server by its command needs mcp: pip install 'mcp-tasks-client[mcp]'"
+        "mcp-tasks: A server by its command needs mcp, of the extra [mcp]: pip install mcp"
     )
 
 

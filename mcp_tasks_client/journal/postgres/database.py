@@ -35,6 +35,7 @@ __all__ = [
         "may_pass",
         "parse",
         "send_all",
+        "version_of",
     ),
 ]
 
@@ -285,13 +286,13 @@ def make_tables(connection: Connection, schema: str) -> None:
         JournalSchemaError: The schema is another program's or another version's. It is left as it is.
         psycopg.Error: See :func:`explain`.
     """
-    if _version(connection, schema) != 0 and _has_all(connection, schema):
+    if version_of(connection, schema) != 0 and _has_all(connection, schema):
         return
     script = (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8")
     script = script.replace("{schema}.", f'"{schema}".').replace("{schema}", schema)
     with connection.transaction():
         connection.execute(_MAKING_LOCK, (schema,))
-        if _version(connection, schema) != 0:  # another process or an earlier version has made them
+        if version_of(connection, schema) != 0:  # another process or an earlier version has made them
             for statement in () if _has_all(connection, schema) else _ADDED.findall(script):
                 connection.execute(statement.encode())
             return
@@ -309,7 +310,7 @@ def check_tables(connection: Connection, schema: str, name: str) -> None:
         JournalSchemaError: As from :func:`make_tables`.
         psycopg.Error: See :func:`explain`.
     """
-    if _version(connection, schema) == 0:
+    if version_of(connection, schema) == 0:
         raise JournalError(
             f"there is no journal {name}, and an inbox makes none; check the address and schema=, or first "
             "start the program whose client makes the journal, or make one by opening a PostgresJournal"
@@ -359,7 +360,7 @@ def _has_all(connection: Connection, schema: str) -> bool:
     return found == (True,)
 
 
-def _version(connection: Connection, schema: str) -> int:
+def version_of(connection: Connection, schema: str) -> int:
     """The version of a schema; 0 where there is none yet."""
     found = connection.execute(
         """SELECT bool_or(relname = 'meta'), bool_or(relname = 'writers')

@@ -7,8 +7,11 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Final
 
+from anyio import to_thread
+
 from ..base import Journal
 from ..codec import Codec
+from ..examination import Examination
 from ..medium import Medium, Timing
 from ..row import escape
 from ..sql import SqlJournal
@@ -79,6 +82,7 @@ class PostgresJournal(SqlJournal):
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
         # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
         from .database import SHORTEST_ANSWER_S, connect, describe, parse
+        from .examining import examine_schema
         from .thread import PostgresThread
 
         self._identity = ("postgresql", parse(dsn), schema)
@@ -87,6 +91,7 @@ class PostgresJournal(SqlJournal):
         # What waits is tried again over another connection before its time is over.
         reach = partial(connect, dsn, password, limit_s=max(SHORTEST_ANSWER_S, outage_s / 2))
         super().__init__(name, codec, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
+        self._examine = partial(examine_schema, reach, name, schema)
         self._make = partial(PostgresThread, self._identity, reach, name, schema, outage_s, self._timing)
         self._join = PostgresThread.joined
 
@@ -110,6 +115,13 @@ class PostgresJournal(SqlJournal):
             JournalError: There is no journal in the schema. Besides, as from :meth:`open`.
         """
         await self._open(existing=True)
+
+    async def examine(self) -> Examination:
+        """Look at the journal as a doctor does, over a connection of its own. Nothing is made or changed.
+
+        The journal need not be open.
+        """
+        return await to_thread.run_sync(self._examine)
 
     def _enter(self, *, existing: bool) -> Medium:
         return self._join(self, self._identity, partial(self._make, existing=existing))

@@ -36,13 +36,18 @@ __all__ = [
     "check_sqlite",
     "close_untouched",
     "connect",
+    "damaged",
     "explain",
+    "find_dangers",
+    "find_file_system",
     "find_missing_right",
     "give_back",
     "identity",
     "identity_of_log",
     "read_unwritable",
     "schema_sql",
+    "sidecars",
+    "version_of",
 ]
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -268,7 +273,7 @@ def explain(error: Exception, path: Path | str, *, writes: bool = True) -> Journ
         case sqlite3.SQLITE_IOERR_SHMSIZE:  # what a full disk is called where the log's index is made
             return _full(path, str(error))
         case sqlite3.SQLITE_IOERR_SHORT_READ:  # what newer versions call the end of a file that was cut
-            return _damaged(path, str(error))
+            return damaged(path, str(error))
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return JournalLockedError(
@@ -276,7 +281,7 @@ def explain(error: Exception, path: Path | str, *, writes: bool = True) -> Journ
                 "wait until it is done or stop it, or give this one a journal of its own"
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return _damaged(path, str(error))
+            return damaged(path, str(error))
         case sqlite3.SQLITE_FULL:
             return _full(path, str(error))
         case sqlite3.SQLITE_CONSTRAINT:
@@ -294,7 +299,8 @@ def explain(error: Exception, path: Path | str, *, writes: bool = True) -> Journ
     )
 
 
-def _damaged(path: Path | str, why: str) -> JournalCorruptError:
+def damaged(path: Path | str, why: str) -> JournalCorruptError:
+    """The error for a file that is damaged, or no database."""
     return JournalCorruptError(
         f"the journal {path} is damaged or no database at all ({why}); "
         "restore it from a backup, or move it away with all that lies beside it to begin an empty one"
@@ -382,14 +388,12 @@ def _look(path: Path, *, writes: bool = True) -> None:
             f"the journal {path} has {found.st_nlink} names (hard links), and what is committed under one is "
             "lost for another; remove all names but one, or make a copy"
         )
-    if os.name != "nt" and path.parent.stat().st_mode & stat.S_IWOTH:
-        _warn_of_folder(path.parent)
-    if kind := _shared_file_system(path):
-        _warn_of_file_system(path.parent, kind)
+    for danger in find_dangers(path):
+        _warn(danger)
     if writes and not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
         raise _unwritable(path, os.strerror(errno.EACCES))
     if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
-        raise _damaged(path, f"{found.st_size} bytes")
+        raise damaged(path, f"{found.st_size} bytes")
     # A crash while the file is made leaves a rollback journal beside an empty file, and no other log.
     if found.st_size == 0 and logs and logs[0].name.endswith("-wal"):
         raise _orphaned(path, logs[0])
@@ -398,53 +402,58 @@ def _look(path: Path, *, writes: bool = True) -> None:
     # log under that connection. SQLite closes a file only when that is safe.
     with closing(_open(path, "mode=ro&immutable=1", timeout_s=0)) as connection:
         try:
-            _version(connection, path)
+            version_of(connection, path)
         except sqlite3.DatabaseError as error:
             # A checkpoint that was cut short looks like damage without the write-ahead log.
             if _code(error) != sqlite3.SQLITE_CORRUPT:
                 raise
         # SQLite reads a page of which a part is missing as if it ended in zeros.
         if not logs and found.st_size % _pragma(connection, "page_size"):
-            raise _damaged(path, f"{found.st_size} bytes, the last page is cut short")
+            raise damaged(path, f"{found.st_size} bytes, the last page is cut short")
 
 
-def _shared_file_system(path: Path) -> str | None:
-    """The kind of the file system that a file is in, if other machines may have it too; only Linux tells."""
+def find_dangers(path: Path) -> Iterator[str]:
+    """What endangers a file where it lies, and what to do: each a sentence."""
+    folder = path.parent
+    if os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
+        yield (
+            f"every user of this machine can write to {folder} and so can replace the journal in it; "
+            "take that right away, or keep the journal in a folder of your own"
+        )
+    kind = find_file_system(path)
+    if kind is not None and kind.startswith(_SHARED) and kind != "fuseblk":
+        yield (
+            f"the journal's folder {folder} is in a file system ({kind}) that other machines may have too, "
+            "where locks of SQLite may not hold; put the journal on a local disk, or use a PostgresJournal"
+        )
+
+
+def find_file_system(path: Path) -> str | None:
+    """The kind of the file system that a file is in; only Linux tells."""
     device = path.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
     with suppress(OSError):
         for line in _MOUNTS.read_text(errors="replace").splitlines():
             mount, _, system = line.partition(" - ")
-            kind = system.partition(" ")[0]
-            if mount.split()[2:3] == [number] and kind.startswith(_SHARED) and kind != "fuseblk":
-                return kind
+            if mount.split()[2:3] == [number]:
+                return system.partition(" ")[0]
     return None
 
 
 @lru_cache(maxsize=1024)
-def _warn_of_file_system(folder: Path, kind: str) -> None:
-    logger.warning(
-        "the journal's folder %s is in a file system (%s) that other machines may have too, where locks of "
-        "SQLite may not hold; put the journal on a local disk, or use a PostgresJournal",
-        folder,
-        kind,
-    )
+def _warn(danger: str) -> None:
+    logger.warning("%s", danger)
 
 
-@lru_cache(maxsize=1024)
-def _warn_of_folder(folder: Path) -> None:
-    logger.warning(
-        "every user of this machine can write to %s and so can replace the journal in it; "
-        "take that right away, or keep the journal in a folder of your own",
-        folder,
-    )
+def sidecars(path: Path) -> list[Path]:
+    """The file, and those that SQLite puts beside it, there or not."""
+    return [path.with_name(path.name + suffix) for suffix in _SIDECARS]
 
 
 def _tighten(path: Path) -> None:
     """Take away what others may do with the file, and with what a crash left beside it."""
-    for suffix in _SIDECARS:
+    for file in sidecars(path):
         with suppress(FileNotFoundError):
-            file = path.with_name(path.name + suffix)
             mode = stat.S_IMODE(file.stat().st_mode)
             if mode & 0o077:
                 file.chmod(mode & 0o600)
@@ -453,7 +462,7 @@ def _tighten(path: Path) -> None:
 def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Connection:
     connection = _open(path, "mode=rw", timeout_s=max(0.0, deadline - time.monotonic()))
     try:
-        version = _version(connection, path)
+        version = version_of(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
         _pragma(connection, f"journal_size_limit = {_LOG_KEPT}")
         connection.execute("PRAGMA cache_size = -256")  # in KiB; what is read again is in memory already
@@ -507,7 +516,7 @@ def _pragma(connection: sqlite3.Connection, pragma: str) -> Any:
     return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """The file's ``user_version``; 0 for an empty one, which becomes ours."""
     # In one statement, for somebody else may be making the file between two.
     application_id, version, tables = connection.execute(
@@ -527,7 +536,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             "and was left as it is; use another path"
         )
     if version < 1:  # set in the transaction that made the file ours
-        raise _damaged(path, f"schema version {version}")
+        raise damaged(path, f"schema version {version}")
     if version > VERSION:
         raise JournalSchemaError(
             f"the journal {path} was written by a newer version (schema {version}, not {VERSION}) "
@@ -542,7 +551,7 @@ def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        if _version(connection, path) == 0:  # another process may have made it meanwhile
+        if version_of(connection, path) == 0:  # another process may have made it meanwhile
             for statement in _statements(schema_sql()):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

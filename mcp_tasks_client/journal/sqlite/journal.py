@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from anyio import to_thread
+
 from ...errors import JournalError
 from ..base import Journal
 from ..codec import Codec
+from ..examination import Examination
 from ..medium import Medium, Timing
 from ..sql import SqlJournal
 
@@ -93,6 +96,15 @@ class SqliteJournal(SqlJournal):
             JournalError: There is no journal. Besides, as from :meth:`open`.
         """
         await self._open(existing=True)
+
+    async def examine(self) -> Examination:
+        """Look at the file as a doctor does. Nothing is made or changed, whatever is wrong with it.
+
+        All of it is read, to find damage. The journal need not be open.
+        """
+        from .examining import examine_file
+
+        return await to_thread.run_sync(examine_file, self._file, self._busy_timeout_s)
 
     def _enter(self, *, existing: bool) -> Medium:
         return self._join(self, self._file, self._make_existing if existing else self._make)

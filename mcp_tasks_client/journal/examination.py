@@ -1,0 +1,53 @@
+"""How a journal is: where it is kept, and what is wrong with it. Found out by reading alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Examination", "JournalUser"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalUser:
+    """A process that has a journal open, as far as the operating system or the database tells."""
+
+    program: str
+    """Its name, as the one or the other has it."""
+
+    host: str | None
+    """The address of its machine; ``None`` for the machine that the journal is on."""
+
+    pid: int
+    """Its number; of a database, that of the process of the server that serves it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """How a journal is."""
+
+    name: str
+    """The file, or the schema and the database. Nothing of it is secret."""
+
+    database: str
+    """Of which kind and version the database is."""
+
+    is_there: bool
+    """False if nobody has made the journal yet."""
+
+    is_usable: bool
+    """True if it can be opened: it is a journal of this version, can be read, and has no damage."""
+
+    version: int | None
+    """Of its tables; ``None`` if that cannot be told."""
+
+    size: int | None
+    """In bytes, with all that belongs to it; ``None`` likewise."""
+
+    file_system: str | None
+    """The kind of the file system that a file is in; ``None`` where the operating system does not tell."""
+
+    users: tuple[JournalUser, ...]
+    """The processes that have it open, those of other users only where this one may see them."""
+
+    faults: tuple[str, ...]
+    """What is wrong with it, and what to do: each a sentence."""
