@@ -262,6 +262,27 @@ async def test_a_question_that_nobody_may_be_asked_parks_the_call_once(tmp_path:
     }
 
 
+async def test_a_call_that_is_parked_goes_on_once_its_question_has_an_answer(tmp_path: Path) -> None:
+    async with world(tmp_path, gets=[asking(one=QUESTION)]) as here:
+        first = await here.leave(application="mcp-tasks")
+        with running(here.journal, "drive", here.url, "--json", "--questions", "fail") as process:
+
+            async def read_two() -> list[tuple[str, str]]:
+                events = [await read_event(process) for _ in range(2)]
+                return [(one["event"], one["record"]) for one in events]
+
+            assert await read_two() == [("taken_up", first), ("parked", first)]
+            here.server.replies["tools/call"] = working("task-another-0123456789")
+            here.server.replies["tasks/get"] = completed("task-another-0123456789")
+            second = await here.leave(application="mcp-tasks")
+            assert await read_two() == [("taken_up", second), ("ended", second)], "the first one rests"
+            async with Inbox(here.journal) as inbox:
+                (question,) = await inbox.questions()
+                here.server.replies["tasks/get"] = completed()
+                await question.accept({})
+            assert await read_two() == [("taken_up", first), ("ended", first)]
+
+
 async def test_a_credential_that_is_refused_ends_it(tmp_path: Path) -> None:
     async with world(tmp_path, gets=[Http("401 Unauthorized")]) as here:
         await here.leave(application="mcp-tasks")
