@@ -129,4 +129,4 @@ def test_every_public_error_has_its_cause_and_its_remedy() -> None:
 
 
 def test_the_readme_fits_on_a_page() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 165
