@@ -16,11 +16,11 @@ from mcp_tasks_client.progress import span
 
 from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, SchemaOption, Where
-from .lines import short_id
+from .lines import Line, short_id
 from .output import Output
 from .running import run
 from .seen import SeenCall, look_at
-from .server import BearerOption, HeaderEnvOption, HeaderOption, read_headers
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, read_headers
 from .times import ago, ahead, exact, iso
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _until(at: float | None, subject: str) -> str:
 async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Finding]) -> dict[str, Any]:
     """A server, for programs. What is wrong is added to the findings."""
     told: dict[str, Any] = {
-        "url": url,
+        "url": Server(url).name,
         "reached": False,
         "version": None,
         "name": None,
@@ -224,7 +224,7 @@ async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Fin
         raise CommandError(Exit.USAGE, str(error)) from None
     except tasks.CredentialRefusedError as error:
         told |= {"reached": True, "credential": "refused"}
-        line = f"mcp-tasks doctor {one_line(url)} --bearer-env VAR"
+        line = str(Line("doctor", Server(url).name, "--bearer-env", "VAR"))
         findings.append(_Finding("server", str(error), line))
     except tasks.SessionError as error:
         told["reached"] = told["reached"] or error.http_status is not None or error.code is not None

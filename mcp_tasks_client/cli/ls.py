@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -82,9 +82,11 @@ def ls(
             calls = await find()
         if json:
             output.document([one.document() for one in calls])
+        elif calls and sys.stdout.isatty():
+            most = _rows_on_screen() if limit is None else None
+            output.draw(*draw_calls(calls, most, ": --limit shows them"))
         elif calls:
-            is_bounded = limit is None and sys.stdout.isatty()
-            output.draw(*draw_calls(calls, _rows_on_screen() if is_bounded else None, ": --limit shows them"))
+            output.lines(align_calls(calls))
         else:
             output.note(nothing)
 
@@ -114,35 +116,40 @@ def draw_calls(
         most: Of which so many are shown, the newest; ``None`` is all.
         hint: Says how the others are seen.
     """
-    left_out = 0 if most is None else max(0, len(calls) - most)
     from rich.table import Table
     from rich.text import Text
 
+    left_out = 0 if most is None else max(0, len(calls) - most)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("ID", "STATE", "CALL", "SERVER", "AGE", ""):
+    for name in _COLUMNS:
         # Where there is no room, rich narrows the columns that it may wrap, and leaves the others whole.
         table.add_column(name, no_wrap=name in ("ID", "STATE", "AGE"))
     for seen in calls[left_out:]:
-        record = seen.record
-        age = span((record.delivered_at or time.time()) - record.created_at)
-        cells = (
-            short_id(record.record_id),
-            seen.state,
-            seen.title,
-            one_line(record.scope.endpoint),
-            age,
-            seen.note(),
-        )
         styles = ("", STYLES.get(seen.state, ""), "", "", "", "")
-        table.add_row(
-            *(
-                Text(cell, style, no_wrap=True, overflow="ellipsis")
-                for cell, style in zip(cells, styles, strict=True)
-            )
-        )
+        cells = zip(_cells(seen), styles, strict=True)
+        table.add_row(*(Text(cell, style, no_wrap=True, overflow="ellipsis") for cell, style in cells))
     yield table
     if left_out:
         yield Text(f"… and {left_out} more, which are older{hint}")
+
+
+def align_calls(calls: Sequence[SeenCall]) -> Iterator[str]:
+    """The same table for a file or a pipe: each cell whole, and drawn by nothing that costs time."""
+    rows = [_COLUMNS, *map(_cells, calls)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+_COLUMNS: Final = ("ID", "STATE", "CALL", "SERVER", "AGE", "")
+
+
+def _cells(seen: SeenCall) -> tuple[str, ...]:
+    """The columns of a call."""
+    record = seen.record
+    age = span((record.delivered_at or time.time()) - record.created_at)
+    server = one_line(record.scope.endpoint)
+    return short_id(record.record_id), seen.state, seen.title, server, age, seen.note()
 
 
 def _rows_on_screen() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mcp_tasks_client.foreign_text import many_lines, one_line
@@ -77,6 +78,15 @@ class Output:
             OSError: As above.
         """
         _write(sys.stdout, f"{many_lines(text, LONGEST_RESULT)}\n")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write lines of a list, however long it is. Each of them is bounded already.
+
+        Raises:
+            OSError: As above.
+        """
+        text = "\n".join(lines)
+        _write(sys.stdout, f"{many_lines(text, len(text))}\n")
 
     def result(self, result: CallToolResult) -> None:
         """Write the result of a tool for people.

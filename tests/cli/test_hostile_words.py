@@ -16,7 +16,7 @@ from mcp_tasks_client import Origin, Question, Scope, TaskFailedError, TaskRecor
 from mcp_tasks_client.cli.exits import CommandError, Exit
 from mcp_tasks_client.cli.following import Follower
 from mcp_tasks_client.cli.journal import Where
-from mcp_tasks_client.cli.ls import draw_calls
+from mcp_tasks_client.cli.ls import align_calls, draw_calls
 from mcp_tasks_client.cli.output import Output
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
@@ -72,6 +72,7 @@ def hostile_result(text: str) -> CallToolResult:
 
 SHOWN: dict[str, Callable[[Output, str], object]] = {
     "ls": lambda output, text: output.draw(*draw_calls([hostile_call(text)])),
+    "ls | cat": lambda output, text: output.lines(align_calls([hostile_call(text)])),
     "show": lambda output, text: output.text(
         "\n".join(tell(hostile_call(text), hostile_result(text), WHERE))
     ),
@@ -95,7 +96,7 @@ def test_no_foreign_text_reaches_the_terminal_but_as_printable_lines(
         SHOWN[shown](Output(as_json=as_json), text)
     for line in (out.getvalue() + err.getvalue()).split("\n"):
         assert line.isprintable()
-        if as_json and shown not in ("ls", "show", "result"):
+        if as_json and shown not in ("ls", "ls | cat", "show", "result"):
             assert line.isascii()
         assert len(line) < 100_000
 
