@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+
+import mcp_tasks_client as tasks
 
 from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
@@ -16,7 +18,6 @@ __all__ = ["run_program"]
 
 app = typer.Typer(
     name="mcp-tasks",
-    help="Call tools of MCP servers, and see their tasks through: what runs, why, and with which outcome.",
     no_args_is_help=True,
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
@@ -35,6 +36,22 @@ for verb in (
     doctor.doctor,
 ):
     app.command()(verb)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        Output().text(tasks.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def mcp_tasks(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Call tools of MCP servers, and see their tasks through: what runs, why, and with which outcome."""
 
 
 def run_program(arguments: Sequence[str]) -> int:
@@ -71,7 +88,3 @@ def _verb(arguments: Sequence[str]) -> str:
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
     return f"mcp-tasks {arguments[0]}" if arguments and arguments[0] in known else "mcp-tasks"
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(sys.argv[1:]))
