@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import STYLES, span
+from mcp_tasks_client.progress import STYLES
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_id
@@ -124,7 +125,7 @@ def draw_calls(
         table.add_column(name, no_wrap=name in ("ID", "STATE", "AGE"))
     for seen in calls[left_out:]:
         record = seen.record
-        age = span((record.delivered_at or time.time()) - record.created_at)
+        age = format_span((record.delivered_at or time.time()) - record.created_at)
         cells = (
             short_id(record.record_id),
             seen.state,
