@@ -12,7 +12,8 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.progress import CallLine, show_progress, span
+from mcp_tasks_client.estimate import format_span
+from mcp_tasks_client.progress import CallLine, show_progress
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -87,7 +88,8 @@ def call(
         def read_line(now: float) -> CallLine | None:
             if handle is not None:
                 return None  # it has a line of its own
-            return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
+            title = tool if label is None else f"{tool}: {label}"
+            return CallLine(title, "calling", format_span(now - began))
 
         if output.shows_progress:
             progress.add(read_line)

@@ -11,8 +11,8 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import span
 
 from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, SchemaOption, Where
@@ -243,8 +243,8 @@ async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Fin
         if ahead_s is not None and abs(ahead_s) > _CLOCKS_DIFFER_S:
             which = "ahead of" if ahead_s > 0 else "behind"
             words = (
-                f"The clock of the server is {span(abs(ahead_s))} {which} the clock of this machine, so that "
-                "times of tasks are shown wrong. Set the wrong one of the two by NTP."
+                f"The clock of the server is {format_span(abs(ahead_s))} {which} the clock of this machine, "
+                "so that times of tasks are shown wrong. Set the wrong one of the two by NTP."
             )
             findings.append(_Finding("server", words))
     return told
