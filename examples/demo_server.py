@@ -1,13 +1,15 @@
 """A coffee machine as an MCP server: one slow tool, which asks a question half-way.
 
-``quickstart.py`` starts it. Prints its address once it listens, keeps its tasks in memory, and
-ends when its stdin does, so that it never outlives the program that started it.
+``quickstart.py`` starts it; ``python examples/demo_server.py 8000`` does so in a terminal. Without a port it
+takes a free one. Prints its address once it listens, keeps its tasks in memory, and ends when its stdin does,
+so that it never outlives the program that started it.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 from datetime import timedelta
 from functools import partial
@@ -73,6 +75,6 @@ def end_with_parent() -> None:
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
     # It listens from here on: whoever connects before the server is up waits a moment.
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1]) if sys.argv[1:] else 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     anyio.run(partial(mcp.run_http_async, host="127.0.0.1", sockets=[listener], show_banner=False))

@@ -108,13 +108,13 @@ class Field:
     """The default as a text to begin with, which a person may change; ``None`` if there is none."""
 
     required: bool
-    """Whether an empty text is refused. An empty text leaves another field out of the content."""
+    """True where a value is needed. An empty text leaves any other field out of the content."""
 
     hint: str
-    """What fits, in a few words of ours, such as "a whole number, 1 to 10"."""
+    """The values that fit, in a few words of ours, such as "a whole number, 1 to 10"."""
 
     numbered: bool
-    """Whether a choice can also be named by its number, from 1 on. Not if a choice looks like a number."""
+    """True where a choice can also be named by its number from 1 on, since no choice looks like a number."""
 
     schema: Any = field(repr=False)
     """The server's own description, which is all there is to show for the kind ``json``."""
@@ -158,7 +158,7 @@ class Field:
         return text
 
     def leaves_out(self, text: str) -> bool:
-        """Whether a text leaves the field out of the content."""
+        """True for a text that leaves the field out of the content."""
         return not self.required and self._is_empty(text)
 
     # ── from texts ──
@@ -738,7 +738,7 @@ def _convert(name: str, text: str, schema: JSONObject) -> Any:
 
 
 def _takes_text(one: JSONObject) -> bool:
-    """Whether a schema may allow a text, as far as its types tell."""
+    """True for a schema that may allow a text, as far as its types tell."""
     types = one.get("type")
     if types is not None:
         return types == "string" or (isinstance(types, list) and "string" in types)

@@ -25,6 +25,8 @@ from itertools import pairwise
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
+import anyio
+
 from .aio.own_task import OwnTasks
 from .aio.uncut import run_to_its_end
 from .foreign_text import one_line
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from .questions.question import Question
 
 __all__ = [
+    "ROOM_FOR_ECHO",
     "STYLES",
     "CallLine",
     "Changes",
@@ -63,6 +66,9 @@ _QUIET_S: Final = 10.0
 
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
+ROOM_FOR_ECHO: Final = 3
+"""Columns that stay free on the right. A ``^C`` that the terminal echoes there would begin another line."""
+
 STYLES: Final = {"input_required": "yellow", "outcome_unknown": "red", "failed": "red", "completed": "green"}
 """The colours of states, in a terminal."""
 
@@ -84,7 +90,7 @@ class CallLine:
     """How long it has taken so far, or took."""
 
     note: str = ""
-    """What else there is to say: the server's words, or why nothing happens."""
+    """The server's words, or why nothing happens."""
 
     estimate: str = field(default="", compare=False)
     """How long such calls take; empty if nobody knows."""
@@ -321,8 +327,11 @@ class Progress:
         try:
             await self._clock.sleep(surface.first_look_s)
             while True:
-                while self._estimated:
-                    await self._estimated.pop().estimate()
+                with anyio.move_on_after(_LOOK_S):  # a journal that is away holds up no look
+                    while self._estimated:
+                        line = self._estimated[0]
+                        await line.estimate()
+                        self._estimated.remove(line)
                 surface.look(self._reads, self._clock)
                 await self._clock.sleep(_LOOK_S)
         except (OSError, ValueError):
@@ -513,6 +522,7 @@ class _Screen:
 
     def _draw(self, lines: Sequence[CallLine], width: int, most: int) -> None:
         from rich.console import Group
+        from rich.constrain import Constrain
         from rich.text import Text
 
         shown = lines
@@ -521,7 +531,7 @@ class _Screen:
         rows = list(_align([line.cells() for line in shown], longest_title=max(10, width // 3)))
         if len(shown) < len(lines):
             rows.append(Text(f"… and {len(lines) - len(shown)} more"))
-        self._begin().update(Group(*rows), refresh=True)
+        self._begin().update(Constrain(Group(*rows), width - ROOM_FOR_ECHO), refresh=True)
 
     def _begin(self) -> Live:
         if self._live is None:
@@ -549,7 +559,6 @@ class _Screen:
         """Draw again at the next look."""
         with self._lock:
             self._pauses -= 1
-            self._drawn_at = -math.inf
 
     def leave(self, calls: list[ReadsLine], clock: Clock) -> None:
         """Show these calls no longer. Nothing is left on the terminal after the last one."""

@@ -105,6 +105,30 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
         f"{CORE}, Multi Round-Trip Requests",
         "Input asked for by tools/call is answered by calling again with inputResponses and requestState.",
     ),
+    "elicit:who-asks": Requirement(
+        f"{CORE}, Elicitation", "The UI MUST make clear which server is requesting information."
+    ),
+    "elicit:refuse": Requirement(
+        f"{CORE}, Elicitation", "Clients MUST provide clear decline and cancel options."
+    ),
+    "elicit:review": Requirement(
+        f"{CORE}, Elicitation", "Users MUST be able to review and modify their responses before sending."
+    ),
+    "elicit:defaults": Requirement(
+        f"{CORE}, Elicitation: Requested Schema", "Fields SHOULD be pre-populated with their defaults."
+    ),
+    "elicit:validate": Requirement(
+        f"{CORE}, Elicitation: Form Mode Security",
+        "Clients SHOULD validate all responses against the provided schema.",
+    ),
+    "elicit:url": Requirement(
+        f"{CORE}, Elicitation: Safe URL Handling",
+        "The full URL and its host MUST be shown before consent; it MUST NOT be opened or fetched unasked.",
+    ),
+    "elicit:suspicious-url": Requirement(
+        f"{CORE}, Elicitation: Safe URL Handling",
+        "Clients SHOULD warn of ambiguous or suspicious URLs, such as those with Punycode.",
+    ),
     # ── the older text, for those who ask for tasks ──
     "2025:capability": Requirement(
         f"{OLDER}, Capability Negotiation",

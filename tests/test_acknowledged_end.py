@@ -12,6 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient, TasksExtension, TasksTransport, tasks_http_client
+from mcp_tasks_client.protocol import JSONObject
 from tests.kit.current_server import QUESTION, QUICK, CurrentServer, Fault, asking, at_loopback, completed
 
 pytestmark = [
@@ -24,9 +25,14 @@ pytestmark = [
 @pytest.mark.parametrize("way", ["by URL", "over a client", "dropped in", "beneath", "around"])
 async def test_an_end_that_comes_only_with_the_acknowledgement_of_an_answer_is_the_end(way: str) -> None:
     """The server forgets the task as soon as it has told of the end."""
-    server = CurrentServer(
-        calls=[asking(k=QUESTION)], gets=[asking(k=QUESTION), Fault(-32602, "Unknown task")]
-    )
+    asks = asking(k=QUESTION)
+
+    def get(method: str, params: JSONObject) -> JSONObject:
+        if server.counts["tasks/update"]:
+            raise Fault(-32602, "Unknown task")
+        return {**asks, "resultType": "complete"}
+
+    server = CurrentServer(calls=[asks], gets=[get])
     server.replies["tasks/update"] = {**completed(), "resultType": "complete"}
     options: dict[str, Any] = {"journal": MemoryJournal(), "poll": QUICK}
 

@@ -29,6 +29,7 @@ from mcp_tasks_client import (
     TaskRecord,
     TasksClientError,
 )
+from mcp_tasks_client.engine import news
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.testing import ManualClock, completed, input_required, raising, text_result, working
@@ -40,7 +41,7 @@ from tests.kit.probed_journal import ProbedJournal
 
 pytestmark = pytest.mark.anyio
 
-SOON_S: Final = 10.0
+SOON_S: Final = 30.0
 T = TypeVar("T")
 
 
@@ -107,7 +108,10 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_each_question_is_told_once_the_oldest_first_and_new_ones_at_once(journal: Journal) -> None:
+async def test_each_question_is_told_once_the_oldest_first_and_new_ones_at_once(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "_LOOK_S", 1000.0)
     late, early = asks(asked_at=2.0), asks(asked_at=1.0)
     for one in (late, early):
         await journal.save(one)
@@ -115,10 +119,9 @@ async def test_each_question_is_told_once_the_oldest_first_and_new_ones_at_once(
         await program.have(2)
         assert program.of == [early.record_id, late.record_id]
         for number in range(3):
-            new, began = asks(asked_at=3.0 + number), time.monotonic()
+            new = asks(asked_at=3.0 + number)
             await journal.save(new)
             await program.have(3 + number)
-            assert time.monotonic() - began < 4.0, "and not with the next look, after five seconds"
             assert program.of[-1] == new.record_id
         (question,) = [one for one in program.given if one.record_id == early.record_id]
         await question.accept({"n": 3})
@@ -159,14 +162,15 @@ anyio.run(main)
 
 @requirement("law:13")
 async def test_what_another_process_of_the_machine_writes_is_told_within_a_second_or_two(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The journal's thread looks once a second whether the file has changed."""
+    monkeypatch.setattr(news, "_LOOK_S", 1000.0)
     path = tmp_path / "journal.sqlite3"
 
-    def write() -> float:
+    def write() -> None:
         with Program("-c", CHILD, path) as child:
             assert child.wait(60) == 0
-        return time.monotonic()
 
     async with (
         SqliteJournal(path),
@@ -175,10 +179,9 @@ async def test_what_another_process_of_the_machine_writes_is_told_within_a_secon
         told(inbox.ended()) as ended,
     ):
         await anyio.sleep(0.5)
-        written_at = await anyio.to_thread.run_sync(write)
+        await anyio.to_thread.run_sync(write)
         await asked.have(1)
         await ended.have(1)
-        assert time.monotonic() - written_at < 3.0
 
 
 # ── ends ──────────────────────────────────────────────────────────────────────────────────────
@@ -241,13 +244,16 @@ async def test_only_what_is_asked_for_is_told_and_nothing_that_the_inbox_does_no
 
 @requirement("law:8")
 @pytest.mark.parametrize("which", ["asked", "ended"])
-async def test_the_loop_ends_when_the_inbox_closes(journal: Journal, which: str) -> None:
+async def test_the_loop_ends_when_the_inbox_closes(
+    journal: Journal, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "_LOOK_S", 1000.0)
     async with anyio.create_task_group() as tasks:
         async with Inbox(journal) as inbox:
             program: Told[Any] = Told(getattr(inbox, which)())
             tasks.start_soon(program.run)
             await anyio.sleep(0.1)
-        with anyio.fail_after(1):
+        with anyio.fail_after(30):
             while not program.ended:
                 await anyio.sleep(0.005)
         assert [one async for one in program.items] == []
@@ -383,18 +389,23 @@ async def test_a_question_and_the_end_of_a_call_are_told_as_they_come() -> None:
         assert (ended.given[0].status, ended.of) == ("completed", [handle.reference["record_id"]])
 
 
-async def test_the_loop_ends_at_once_also_while_it_rests_between_two_looks() -> None:
+@requirement("law:8")
+@pytest.mark.parametrize(("which", "reads", "make"), [("asked", "asking", asks), ("ended", "records", ends)])
+async def test_the_loop_ends_at_once_also_while_it_rests_between_two_looks(
+    which: str, reads: str, make: Callable[[], TaskRecord]
+) -> None:
+    """Also where the journal stays open for others, so that a look after the close succeeds."""
     clock, journal = ManualClock(), ProbedJournal()
-    journal.before("asking", lambda: clock.sleep(10))
-    async with anyio.create_task_group() as tasks:
+    journal.before(reads, lambda: clock.sleep(10), nth=1)
+    async with journal, anyio.create_task_group() as tasks:
         async with Inbox(journal, environment=Environment(clock=clock)) as inbox:
-            await journal.save(asks())
-            program = Told(inbox.asked())
+            await journal.save(make())
+            program: Told[Any] = Told(getattr(inbox, which)())
             tasks.start_soon(program.run)
             await clock.advance(10)
             assert len(program.given) == 1
             await clock.advance(1)  # it rests
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not program.ended:
                 await anyio.lowlevel.checkpoint()
 

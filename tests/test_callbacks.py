@@ -74,6 +74,10 @@ ROOTS = {"method": "roots/list"}
 SAID = CreateMessageResult(role="assistant", content=TextContent(type="text", text="hello"), model="m")
 NO_ROOTS = ListRootsResult(roots=[])
 
+LIMIT_S = 30.0
+LONG_S = 60.0
+"""Seconds that a callback waits at most: longer than anybody here waits for it."""
+
 
 def form(schema: Any = COUNT, **params: Any) -> JSONObject:
     return {
@@ -83,7 +87,7 @@ def form(schema: Any = COUNT, **params: Any) -> JSONObject:
 
 
 async def answer(request: JSONObject, **callbacks: Any) -> JSONObject:
-    with anyio.fail_after(10):
+    with anyio.fail_after(LIMIT_S):
         return await Callbacks(**callbacks).answer(CONTEXT, request)
 
 
@@ -198,7 +202,7 @@ async def test_a_roots_callback_that_does_not_tell_its_signature_gets_the_contex
         """Hashable, as a key of a mapping has to be."""
 
     built_in = {(context := Context()): NO_ROOTS}.__getitem__
-    with anyio.fail_after(10):
+    with anyio.fail_after(LIMIT_S):
         assert await Callbacks(roots=built_in).answer(context, ROOTS) == {"roots": []}  # type: ignore[arg-type]  # any object will do
 
 
@@ -304,10 +308,10 @@ async def test_a_plain_function_may_block_in_a_thread_of_its_own_while_the_loop_
     def read_the_keyboard(context: InputContext, params: Any) -> ElicitResult:
         ran_in.append(threading.get_ident())
         asked.set()
-        return YES if typed.wait(5) else ElicitResult(action="cancel")
+        return YES if typed.wait(LONG_S) else ElicitResult(action="cancel")
 
     async def somebody_types() -> None:
-        await anyio.to_thread.run_sync(asked.wait, 5)
+        await anyio.to_thread.run_sync(asked.wait, LIMIT_S)
         typed.set()
 
     async with anyio.create_task_group() as tasks:
@@ -349,7 +353,7 @@ async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself
 
     def read_the_keyboard(context: InputContext, params: Any) -> ElicitResult:
         started.set()
-        released.wait(5)
+        released.wait(LONG_S)
         ended.set()
         return YES
 
@@ -358,14 +362,14 @@ async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself
     async def ask() -> None:
         answers.append(await Callbacks(elicitation=read_the_keyboard).answer(CONTEXT, form()))
 
-    with anyio.fail_after(4):
+    with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            await anyio.to_thread.run_sync(started.wait, 5)
+            await anyio.to_thread.run_sync(started.wait, LIMIT_S)
             tasks.cancel_scope.cancel()
     assert not ended.is_set(), "the wait was over before the function was"
     released.set()
-    assert ended.wait(5)
+    assert ended.wait(LIMIT_S)
     assert answers == []
     assert "The elicitation callback has not returned yet" in caplog.text
 
@@ -380,13 +384,13 @@ async def test_what_a_plain_function_makes_that_nobody_waits_for_any_more_is_clo
     def ask(context: InputContext, params: Any) -> Any:
         made.append(answer())
         started.set()
-        released.wait(5)
+        released.wait(LONG_S)
         return made[0]
 
-    with anyio.fail_after(4):
+    with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
-            await anyio.to_thread.run_sync(started.wait, 5)
+            await anyio.to_thread.run_sync(started.wait, LIMIT_S)
             tasks.cancel_scope.cancel()
         released.set()
         while inspect.getcoroutinestate(made[0]) != inspect.CORO_CLOSED:
@@ -404,15 +408,15 @@ async def test_what_a_plain_function_has_made_when_its_caller_is_stopped_is_clos
         made.append(answer())
         threads.append(threading.current_thread())
         started.set()
-        released.wait(5)
+        released.wait(LONG_S)
         return made[0]
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
-        await anyio.to_thread.run_sync(started.wait, 5)
+        await anyio.to_thread.run_sync(started.wait, LIMIT_S)
         tasks.cancel_scope.cancel()
         released.set()
-        threads[0].join(5)  # holds the event loop, so that the caller learns of both at once
+        threads[0].join(LIMIT_S)  # holds the event loop, so that the caller learns of both at once
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
@@ -426,7 +430,7 @@ async def test_a_coroutine_function_is_cancelled_with_whoever_waits_for_it() -> 
         finally:
             ended.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
             await started.wait()

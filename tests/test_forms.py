@@ -16,6 +16,8 @@ from mcp_types import ElicitRequestFormParams
 from mcp_tasks_client.errors import FormError
 from mcp_tasks_client.forms import Choice, Field, Form, Visit, read_form, read_pairs, read_url
 
+from ._requirements import requirement
+
 COLOURS = ["red", "green", "blue"]
 TITLED = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]
 NULL = {"type": "null"}
@@ -332,6 +334,7 @@ def test_blanks_are_a_text_and_no_number() -> None:
 # ── defaults, and from values to texts ────────────────────────────────────────────────────────────
 
 
+@requirement("elicit:defaults")
 @pytest.mark.parametrize(
     ("described", "default"),
     [
@@ -591,6 +594,7 @@ def test_pairs_fill_in_a_form() -> None:
 # ── a URL to visit ────────────────────────────────────────────────────────────────────────────────
 
 
+@requirement("elicit:suspicious-url")
 @pytest.mark.parametrize(
     ("url", "host", "warned"),
     [
@@ -673,6 +677,7 @@ JSON = st.recursive(
 ENCODABLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
+@requirement("elicit:validate")
 @given(st.sampled_from(list(DRAWN)), TYPED, st.booleans())
 @example("several odd", "[1]", True)
 @example("odd enum", "\0", False)

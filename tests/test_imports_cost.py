@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.kit.terminal import run_command, surroundings
 
 LATE: Final = {
     "aiohttp": "sessions by URL on asyncio",
@@ -81,3 +84,59 @@ except ImportError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.strip() == f"{name} needs {needed}: {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("line", "unloaded"),
+    [
+        (["--help"], {"mcp_types", "pydantic", "rich", "prompt_toolkit", *LATE} - {"asyncio"}),
+        # typer reads a verb's options by pydantic.
+        (["call", "--help"], {"mcp_types", "rich", "prompt_toolkit", *LATE} - {"asyncio"}),
+        (["ls"], {"aiohttp", "httpx", "jsonschema_rs", "mcp", "prompt_toolkit"}),
+        (["show", "abc"], {"aiohttp", "httpx", "jsonschema_rs", "mcp", "prompt_toolkit", "rich"}),
+    ],
+    ids=["help", "help of a verb", "ls", "show"],  # those of a set would be in no order
+)
+def test_a_verb_loads_nothing_that_it_does_not_need(
+    line: list[str], unloaded: set[str], tmp_path: Path
+) -> None:
+    program = """
+import sys
+from mcp_tasks_client.cli import main
+main(sys.argv[1:])
+sys.stdout.write("\\n" + " ".join(sys.modules))
+"""
+    run_command(tmp_path / "journal.sqlite3", "call", "http://127.0.0.1:9/mcp", "tool")  # makes a journal
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *line],
+        capture_output=True,
+        text=True,
+        env=surroundings(tmp_path / "journal.sqlite3"),
+        timeout=60,
+        check=True,
+    )
+    loaded = set(ran.stdout.splitlines()[-1].split())
+    assert "mcp_tasks_client.cli.program" in loaded
+    assert not loaded & unloaded
+
+
+def test_completing_a_verb_loads_no_journal(tmp_path: Path) -> None:
+    program = """
+import sys
+from mcp_tasks_client.cli import main
+try:
+    main([])
+finally:
+    sys.stderr.write("\\n" + " ".join(sys.modules))
+"""
+    words = {"_MCP_TASKS_COMPLETE": "complete_bash", "COMP_WORDS": "mcp-tasks que", "COMP_CWORD": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=surroundings(tmp_path / "journal.sqlite3", **words),
+        timeout=60,
+        check=False,
+    )
+    assert ran.stdout.split() == ["questions"]
+    assert not {"rich", "sqlite3", "mcp_types", "aiohttp"} & set(ran.stderr.split())

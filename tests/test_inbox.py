@@ -39,6 +39,7 @@ from mcp_tasks_client.testing import FaultPlan, input_required, raising, working
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests._results import text
 from tests.engine.world import ASK, TASK, World
+from tests.journal.files import timed
 from tests.kit.probed_journal import ProbedJournal
 from tests.other_host import OtherHost
 from tests.real_server import RealServer
@@ -593,7 +594,9 @@ async def test_an_inbox_is_used_while_it_is_open(journal: Journal) -> None:
                 await inbox.__aenter__()
 
 
-async def test_nothing_of_a_closed_inbox_stays(path: Path) -> None:
+async def test_nothing_of_a_closed_inbox_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, linger_s=1000.0)
+
     def of_journals() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name == "mcp-tasks-journal"}
 
@@ -601,7 +604,7 @@ async def test_nothing_of_a_closed_inbox_stays(path: Path) -> None:
     for opening in (SqliteJournal(path), Inbox(path)):  # the first one makes it
         async with opening:
             assert of_journals() - before
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while of_journals() - before:
                 await anyio.sleep(0.02)
 

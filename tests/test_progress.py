@@ -6,6 +6,7 @@ import asyncio
 import io
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -395,10 +396,40 @@ async def test_a_terminal_has_a_line_a_call_which_goes_away_with_the_block(scree
                 "build: Nightly            working  1m12s",
                 "build: a much longer one  working  1m12s",
             ]
+            assert not screen.drawn.cursor.hidden, "also after a SIGKILL"
     assert screen.lines == ["$ program"]
     assert (screen.drawn.cursor.x, screen.drawn.cursor.y) == (0, 1)
-    assert not screen.drawn.cursor.hidden
     assert "\x1b[?1049h" not in screen.raw
+
+
+class OfAbsentJournal:
+    """A handle whose journal does not answer, and then does."""
+
+    record = record_of(working(TASK))
+
+    def __init__(self) -> None:
+        self.is_there = anyio.Event()
+
+    async def estimate(self) -> Estimate:
+        await self.is_there.wait()
+        return Estimate([1000.0] * 9)
+
+
+@pytest.mark.anyio
+async def test_a_journal_that_does_not_answer_holds_up_the_estimate_alone(screen: Screen) -> None:
+    clock, handle = ManualClock(NOW), OfAbsentJournal()
+
+    async def see(text: str) -> None:
+        with anyio.fail_after(20):
+            while text not in screen.raw:
+                await clock.advance(0.5)
+                await anyio.sleep(0.02)
+
+    async with show_progress(handle, stream=screen, clock=clock):  # type: ignore[arg-type]  # as good as one
+        await see("build  working  ")
+        assert "longer than" not in screen.raw
+        handle.is_there.set()
+        await see("longer than 9 of 9")
 
 
 @pytest.mark.anyio
@@ -461,7 +492,7 @@ async def test_nothing_that_a_server_writes_leaves_its_line(screen: Screen) -> N
             first, line = screen.lines
             assert first == "$ program"
             assert line.startswith("[2J [1;1H ]0;title [red]r…  working  ")
-            assert line.endswith("s  [2J [1;1H ]0;title [red]red[/red] :smi…")
+            assert line.endswith("s  [2J [1;1H ]0;title [red]red[/red] :…")
             assert screen.drawn.title == ""
     assert screen.lines == ["$ program"]
 
@@ -507,6 +538,17 @@ async def test_a_prompt_has_the_terminal_to_itself(screen: Screen) -> None:
 
 
 @pytest.mark.anyio
+async def test_the_echo_of_ctrl_c_does_not_begin_another_line(screen: Screen) -> None:
+    clock = ManualClock()
+    screen.write("$ program\n")
+    full = CallLine("build", "working", "0s", "long" * 30)
+    async with show_progress(Watched(), lambda _: full, stream=screen, clock=clock):
+        await clock.advance(2)
+        screen.write("^C")
+    assert screen.lines == ["$ program"]
+
+
+@pytest.mark.anyio
 async def test_a_prompt_keeps_a_log_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, call = ManualClock(), Watched()
     log = Log(clock)
@@ -521,11 +563,13 @@ async def test_a_prompt_keeps_a_log_quiet(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.anyio
 async def test_several_tasks_of_a_program_share_the_terminal(screen: Screen) -> None:
     clock, first, second = ManualClock(), Watched("first"), Watched("second")
+    threads = threading.active_count()
     async with show_progress(first, stream=screen, clock=clock):
         await clock.advance(2)
         async with show_progress(second, stream=screen, clock=clock) as progress:
             await clock.advance(3)
             assert [line.split()[0] for line in screen.lines] == ["first", "second"]
+            assert threading.active_count() == threads, "nothing draws while the program writes"
             with progress.paused():
                 await clock.advance(3)
                 assert screen.lines == []
@@ -534,6 +578,9 @@ async def test_several_tasks_of_a_program_share_the_terminal(screen: Screen) -> 
             assert first.looks == second.looks <= 60, "drawn once a second, be there two blocks or a hundred"
         await clock.advance(2)
         assert [line.split()[0] for line in screen.lines] == ["first"]
+        async with show_progress(Watched("third"), stream=screen, clock=clock):
+            await clock.advance(3)
+            assert [line.split()[0] for line in screen.lines] == ["first", "third"]
     assert screen.lines == []
 
 
@@ -584,6 +631,18 @@ async def test_a_notebook_has_one_output_for_all_calls_which_stays(monkeypatch: 
     assert cells[:2] == ["build: <script>&", "completed"]
     assert cells[4:6] == ["build: b", "completed"]
     assert notebook.shown[-1]["text/plain"].startswith("build: <script>&  completed")
+
+
+@pytest.mark.anyio
+async def test_a_notebook_is_written_to_only_for_a_change_and_for_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook, clock, call = Notebook(monkeypatch, kernel=object()), ManualClock(), Watched()
+    async with show_progress(call, clock=clock):
+        await clock.advance(60)
+        assert len(notebook.shown) == 1
+        call.state = "completed"
+    assert [one["text/plain"] for one in notebook.shown] == ["build  working  0s", "build  completed  0s"]
 
 
 @pytest.mark.anyio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 __all__ = ["main"]
 
@@ -17,13 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see :mod:`mcp_tasks_client.cli.exits`.
     """
-    try:
-        import prompt_toolkit  # noqa: F401  # the extra is whole or not there
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError as error:
-        sys.stderr.write(f"mcp-tasks needs {error.name}: pip install 'mcp-tasks-client[cli]'\n")
-        return 2
+    for needed in ("prompt_toolkit", "rich", "typer"):  # of one extra, which is whole or not there
+        if find_spec(needed) is None:
+            sys.stderr.write(f"mcp-tasks needs {needed}, of the extra [cli]: pip install {needed}\n")
+            return 2
     from .program import run_program
 
     return run_program(sys.argv[1:] if arguments is None else list(arguments))

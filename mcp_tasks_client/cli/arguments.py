@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.forms import read_pairs
 
 from .exits import CommandError, Exit
+from .listing import list_tools
 
 __all__ = ["read_arguments", "read_json"]
 
@@ -45,9 +45,10 @@ async def read_arguments(
     The server is asked for the tool's schema if a pair may be a number or a boolean.
 
     Raises:
-        CommandError: A pair or the JSON makes no sense.
-        SessionError: The server could not be asked for the schema.
+        CommandError: A pair or the JSON makes no sense, or the server could not be asked for the schema.
     """
+    from mcp_tasks_client.forms import read_pairs  # on use: help is shown without it
+
     arguments = {} if input_json is None else read_json(input_json)
     schema = await _find_schema(client, tool) if any(map(_may_be_typed, pairs)) else {}
     try:
@@ -64,12 +65,7 @@ def _may_be_typed(pair: str) -> bool:
 
 async def _find_schema(client: tasks.TasksClient, tool: str) -> dict[str, Any]:
     """The input schema of a tool; ``{}`` where the server lists no such tool."""
-    cursor = None
-    while True:
-        page = await client.list_tools(cursor)
-        for one in page.tools:
-            if one.name == tool:
-                return one.input_schema
-        cursor = page.next_cursor
-        if cursor is None:
-            return {}
+    async for one in list_tools(client):
+        if one.name == tool:
+            return one.input_schema
+    return {}

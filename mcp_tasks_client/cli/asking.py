@@ -41,14 +41,19 @@ QuestionsOption = Annotated[
 ]
 
 
-def callback_for(questions: Questions | None, paused: Callable[[], AbstractContextManager[None]]) -> Elicit:
+def callback_for(
+    questions: Questions | None,
+    paused: Callable[[], AbstractContextManager[None]],
+    elsewhere: Questions = Questions.FAIL,
+) -> Elicit:
     """The callback for questions. No question is declined because nobody sits at the terminal.
 
     Args:
         questions: Who is asked.
         paused: Keeps the terminal free for a form.
+        elsewhere: Who is asked if the line does not say, and there is no terminal.
     """
-    match questions or (Questions.ASK if is_terminal() else Questions.FAIL):
+    match questions or (Questions.ASK if is_terminal() else elsewhere):
         case Questions.ASK:
             return Person(paused).ask
         case Questions.LEAVE:

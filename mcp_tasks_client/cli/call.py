@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Final
 
 import anyio
 import typer
@@ -15,18 +16,21 @@ from mcp_tasks_client.progress import CallLine, show_progress, span
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
-from .exits import Exit
+from .exits import CommandError, Exit
 from .following import Follower, follow
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, read_headers
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, access_words, read_server
 
 __all__ = ["call"]
 
+_CANCEL_S: Final = 6.0
+"""Seconds in which a server that is about to end may tell that it has cancelled a task."""
+
 
 def call(
-    server: Annotated[str, typer.Argument(help="The URL of the server.")],
+    server: ServerArgument,
     tool: Annotated[str, typer.Argument(help="The tool.")],
     pairs: Annotated[
         list[str] | None,
@@ -62,11 +66,20 @@ def call(
 
     Without --key each run of the line is a new call. Ctrl-C lets the task run on, and names the line that
     goes on with it.
+
+    A server that is a command stands behind the rest: mcp-tasks call TOOL [k=v] -- COMMAND [ARG]. The
+    command is started, and its tasks end with it.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit | None:
-        target = Server(server, read_headers(header, bearer_env, header_env))
+        target = read_server(server, header, bearer_env, header_env)
+        if detach and not target.outlives_us:
+            raise CommandError(
+                Exit.USAGE,
+                "--detach is for a server by its URL. The task of a command ends with the command.",
+            )
+        where = replace(journaled, access=access_words(target))
         follower = Follower(where, output)
         handle: tasks.TaskHandle | None = None
         began, progress = time.time(), show_progress()
@@ -97,19 +110,27 @@ def call(
                             return None
                         end = await follow(handle, where)
             except TimeoutError:
+                if handle is not None and not target.outlives_us:
+                    await _end_with_server(handle, output)
+                    raise CommandError(Exit.TIMED_OUT, f"No outcome within {timeout} s.") from None
                 raise follower.time_out(None if handle is None else handle.record, timeout) from None
             except asyncio.CancelledError:
                 if handle is None:
                     follower.let_go_before_task(has_key=key is not None)
+                elif not handle.done and not target.outlives_us:
+                    await asyncio.shield(asyncio.ensure_future(_end_with_server(handle, output)))
                 elif not handle.done:
                     await _let_go(handle, follower, cancels=cancel_on_interrupt)
                 raise
+            if isinstance(end, CommandError) and not target.outlives_us:
+                end.next = None  # a question, which nobody could answer later
+                await _end_with_server(handle, output)
             code = follower.write(handle.reference["record_id"], end)
             if handle.done:
                 await handle.acknowledge()
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> None:
@@ -134,3 +155,14 @@ async def _let_go(handle: tasks.TaskHandle, follower: Follower, *, cancels: bool
     ):  # the wish is in the journal, and goes with the next poll of anybody
         await asyncio.shield(asyncio.ensure_future(handle.cancel()))
     follower.tell_cancelled(record)
+
+
+async def _end_with_server(handle: tasks.TaskHandle, output: Output) -> None:
+    """Cancel a task whose server ends with the command, so that the journal need not keep it as working."""
+    with suppress(OSError):
+        output.note("The task is cancelled, since its server ends now.")
+    with suppress(tasks.TasksClientError, TimeoutError):
+        async with asyncio.timeout(_CANCEL_S):
+            await handle.cancel()
+            await handle.peek()
+            await handle.acknowledge()

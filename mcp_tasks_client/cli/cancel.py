@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.progress import show_progress
 
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
@@ -26,7 +29,7 @@ from .lines import short_id
 from .output import Output
 from .running import run
 from .seen import look_at
-from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerOption, read_headers
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerOption, read_reach
 from .wait import Waiting, receive
 
 __all__ = ["cancel"]
@@ -52,15 +55,16 @@ def cancel(
     The program that drives the call asks the server. If none does, this command asks, with the credential
     that the options give. Open questions of the call are withdrawn.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit | None:
-        headers = read_headers(header, bearer_env, header_env)
+        reach = read_reach(server, header, bearer_env, header_env)
+        where = replace(journaled, access=reach.words)
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             record = await find_record(inbox, id)
             follower = Follower(where, output)
-            waiting = Waiting(inbox, where, opened, server, headers, "later")
+            waiting = Waiting(inbox, where, opened, reach, "later")
             is_asked = not record.finished
             if is_asked:
                 await _check_reply(inbox, record, where)
@@ -69,8 +73,12 @@ def cancel(
                 await _tell(inbox, record, follower, where, output, is_asked=is_asked)
                 return None
             output.note("The task is to be cancelled." if is_asked else "The call had ended before.")
+            progress = show_progress()
+            if output.shows_progress:
+                progress.add(partial(waiting.read_line, record.record_id))
             try:
-                await waiting.wait_for([record], only_first=False)
+                async with progress:
+                    await waiting.wait_for([record], only_first=False)
             except asyncio.CancelledError:
                 follower.let_go([record])
                 raise
@@ -79,7 +87,7 @@ def cancel(
                 await receive(inbox, record)
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 async def _check_reply(inbox: tasks.Inbox, record: tasks.TaskRecord, where: Where) -> None:

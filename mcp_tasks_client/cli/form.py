@@ -157,7 +157,7 @@ async def _ask_to_visit(terminal: _Terminal, url: str) -> ElicitResult:
         terminal.say("")
         terminal.write(visit.url)  # in one piece, so that it can be copied
         terminal.say("")
-        terminal.quote("Host", visit.host)
+        terminal.quote("Host", visit.host, "bold")
         for warning in visit.warnings:
             terminal.say(f"Warning: {warning}", "bold")
         terminal.say("Open it yourself if you trust this host, and come back when you are done there.")
@@ -342,10 +342,10 @@ class _Terminal:
         """Write a line as it is. It is no markup."""
         print_formatted_text(FormattedText([(style, line)]), output=self._session.output)
 
-    def quote(self, name: str, text: str) -> None:
+    def quote(self, name: str, text: str, style: str = "") -> None:
         """Write foreign text behind a bar, under a name of ours. It has passed ``foreign_text``."""
         for number, line in enumerate(_wrap(text, max(20, self._columns - _MARGIN - 4))):
-            self.write(f"{'' if number else name:>{_MARGIN}} │ {line}")
+            self.write(f"{'' if number else name:>{_MARGIN}} │ {line}", style)
 
     async def read_line(self, label: str, text: str) -> str:
         """A line that the person types, beginning with a text that can be edited.
@@ -370,7 +370,6 @@ class _Terminal:
         @bindings.add(Keys.Any)
         @bindings.add("enter")
         @bindings.add("c-d")
-        @bindings.add(Keys.BracketedPaste)
         def ignore(event: KeyPressEvent) -> None:
             pass
 

@@ -59,6 +59,9 @@ ApplicationOption = Annotated[
     typer.Option(metavar="NAME", help="Show only calls of programs that give this name, or none."),
 ]
 
+_PASSWORD: Final = re.compile(r"(?<=:)(//[^/@:]*:)[^@]*(?=@)|(\bpassword\s*=\s*)('[^']*'|\S+)")
+"""In the address of a database."""
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -69,6 +72,8 @@ class Where:
     keys: Path | None = None
     principal: str | None = None
     application: str | None = None
+    access: tuple[str, ...] = ()
+    """Options that name the server of a call and the credential, for a line that reaches it. No secrets."""
 
     def inbox(self) -> tasks.Inbox:
         """The calls of the journal, as the options bound them."""
@@ -94,15 +99,15 @@ class Where:
             raise CommandError(Exit.USAGE, f"The journal cannot be named so: {error}") from None
 
     def line(self, verb: str, *words: str) -> str:
-        """A command line that looks at the same journal."""
-        line = Line(verb, *words)
+        """A command line that looks at the same journal, and reaches the same server if the verb does."""
+        line = Line(verb, *words, *(self.access if verb in ("wait", "cancel") else ()))
         for option, value, variable in (
             ("--journal", self.journal, "MCP_TASKS_JOURNAL"),
             ("--schema", self.schema, "MCP_TASKS_SCHEMA"),
             ("--keys", self.keys, "MCP_TASKS_KEYS"),
         ):
             if value is not None and os.environ.get(variable) != str(value):
-                line.add(option, str(value))
+                line.add(option, _PASSWORD.sub(r"\1\2…", str(value)))
         return str(line)
 
 

@@ -120,7 +120,8 @@ def draw_calls(
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("ID", "STATE", "CALL", "SERVER", "AGE", ""):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+        # Where there is no room, rich narrows the columns that it may wrap, and leaves the others whole.
+        table.add_column(name, no_wrap=name in ("ID", "STATE", "AGE"))
     for seen in calls[left_out:]:
         record = seen.record
         age = span((record.delivered_at or time.time()) - record.created_at)
@@ -132,8 +133,12 @@ def draw_calls(
             age,
             seen.note(),
         )
+        styles = ("", STYLES.get(seen.state, ""), "", "", "", "")
         table.add_row(
-            *(Text(cell, style=STYLES.get(cell, "") if at == 1 else "") for at, cell in enumerate(cells))
+            *(
+                Text(cell, style, no_wrap=True, overflow="ellipsis")
+                for cell, style in zip(cells, styles, strict=True)
+            )
         )
     yield table
     if left_out:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import typer
 
-from . import answer, call, cancel, doctor, ls, prune, questions, show, wait
+from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
 from .output import Output
+from .server import name_command
 
 __all__ = ["run_program"]
 
@@ -22,12 +23,14 @@ app = typer.Typer(
 )
 for verb in (
     call.call,
+    tools.tools,
     ls.ls,
     show.show,
     wait.wait,
     questions.questions,
     answer.answer,
     cancel.cancel,
+    drive.drive,
     prune.prune,
     doctor.doctor,
 ):
@@ -36,6 +39,7 @@ for verb in (
 
 def run_program(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. ``arguments`` are those after the name of the program."""
+    arguments = _take_command_out(arguments)
     try:
         code = app(list(arguments), prog_name="mcp-tasks", standalone_mode=False)
     except typer.TyperException as error:  # the line makes no sense
@@ -46,6 +50,19 @@ def run_program(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return Exit.INTERRUPTED
     return code if isinstance(code, int) else Exit.RESULT
+
+
+def _take_command_out(arguments: Sequence[str]) -> Sequence[str]:
+    """Put the command behind ``--``, which starts a server, where the line has a URL otherwise.
+
+    It is taken out before the arguments are parsed, since it has options of its own.
+    """
+    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "wait", "cancel"):
+        return arguments
+    at = arguments.index("--")
+    verb, given, command = arguments[0], arguments[1:at], name_command(arguments[at + 1 :])
+    named = ["--server", command] if verb in ("wait", "cancel") else [command]
+    return [verb, *named, *given]
 
 
 def _verb(arguments: Sequence[str]) -> str:

@@ -1,21 +1,53 @@
-"""Which server a verb talks to, and with which credential."""
+"""The server that a verb talks to, in each form that a line may name it, and the credential."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
 import mcp_tasks_client as tasks
 
 from .asking import Elicit
+from .command import Command
 from .exits import CommandError, Exit
 from .journal import APPLICATION, Where
+from .mcp_json import read_entry
 
-__all__ = ["BearerOption", "HeaderEnvOption", "HeaderOption", "Server", "ServerOption", "read_headers"]
+__all__ = [
+    "AnyServer",
+    "BearerOption",
+    "HeaderEnvOption",
+    "HeaderOption",
+    "Reach",
+    "Server",
+    "ServerArgument",
+    "ServerOption",
+    "access_words",
+    "name_command",
+    "name_server",
+    "read_headers",
+    "read_reach",
+    "read_server",
+]
+
+_COMMAND: Final = "stdio:"
+"""Begins the text that stands for a command, where a line has a URL."""
+
+ServerArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A URL, or FILE:NAME for a server in an mcp.json; none if a command stands behind --.",
+        show_default=False,
+    ),
+]
 
 HeaderOption = Annotated[
     list[str] | None,
@@ -34,7 +66,9 @@ HeaderEnvOption = Annotated[
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "--server", metavar="URL", help="Where the server of the call is, if its record does not say."
+        "--server",
+        metavar="URL|FILE:NAME",
+        help="Where the server of the call is, if its record does not say.",
     ),
 ]
 
@@ -43,8 +77,33 @@ ServerOption = Annotated[
 class Server:
     """A server by its URL, with the headers of each request."""
 
-    url: str
+    url: str = field(repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+    file_name: str | None = None
+    """``FILE:NAME``, if the server was named so."""
+
+    words: tuple[str, ...] = ()
+    """The options that name the credential in another line. They hold no secret."""
+
+    @property
+    def name(self) -> str:
+        """The server as another line names it. What may be a secret in a URL is left out."""
+        if self.file_name is not None:
+            return self.file_name
+        parts = urlsplit(self.url)
+        _, at, host = parts.netloc.rpartition("@")
+        query = "?…" if parts.query else ""
+        return f"{parts.scheme}://{'…@' if at else ''}{host}{parts.path}{query}"
+
+    @property
+    def outlives_us(self) -> bool:
+        """True: its tasks run on when the command has ended."""
+        return True
+
+    @property
+    def is_in_record(self) -> bool:
+        """True if the record of a call says where the server is, and with which headers."""
+        return self.file_name is None and "…" not in self.name
 
     def client(
         self,
@@ -53,7 +112,7 @@ class Server:
         *,
         scope: tasks.Scope | None = None,
         application: str = APPLICATION,
-    ) -> tasks.TasksClient:
+    ) -> AbstractAsyncContextManager[tasks.TasksClient]:
         """A client for the server, over the journal.
 
         Args:
@@ -72,6 +131,126 @@ class Server:
             elicitation=elicitation,
             headers=self.headers or None,
         )
+
+
+AnyServer: TypeAlias = Server | Command
+
+
+def name_command(command: Sequence[str]) -> str:
+    """The text that stands for a command where a line has a URL."""
+    return _COMMAND + json.dumps(list(command))
+
+
+def read_server(
+    given: str,
+    header: Sequence[str] | None = None,
+    bearer: str | None = None,
+    from_environment: Sequence[str] | None = None,
+) -> AnyServer:
+    """The server that a line names.
+
+    Args:
+        given: A URL, ``FILE:NAME``, or what :func:`name_command` returned.
+        header: As for :func:`read_headers`, and the next two as well.
+        bearer: As above.
+        from_environment: As above.
+
+    Raises:
+        CommandError: It is none of these, or the file, a variable or a header is not there.
+    """
+    headers = read_headers(header, bearer, from_environment)
+    words = tuple(_credential_words(header, bearer, from_environment))
+    if given.startswith(_COMMAND):
+        command = json.loads(given.removeprefix(_COMMAND))
+        if not command:
+            raise CommandError(Exit.USAGE, "There is no command behind --.")
+        _refuse_headers(headers)
+        # A typed command has the variables of the shell, as any other has.
+        return Command(command[0], tuple(command[1:]), environment=dict(os.environ))
+    if re.match(r"https?://", given, re.IGNORECASE):
+        return Server(given, headers, words=words)
+    path, _, name = given.rpartition(":")
+    if not path or not name or "://" in given:
+        raise CommandError(
+            Exit.USAGE, "SERVER is a URL (http:// or https://), or FILE:NAME for a server in an mcp.json."
+        )
+    entry = read_entry(path, name)
+    if entry.url is not None:
+        return Server(entry.url, {**entry.headers, **headers}, file_name=given, words=words)
+    assert entry.command is not None, "a URL or a command"
+    _refuse_headers(headers)
+    return Command(entry.command, entry.args, environment=entry.env, folder=entry.cwd, name=given)
+
+
+def name_server(server: AnyServer) -> list[str]:
+    """The server as the first argument of another line; nothing for a command that was typed."""
+    return [server.name] if server.name else []
+
+
+def access_words(server: AnyServer) -> tuple[str, ...]:
+    """The options by which a line that has the ID of a call reaches the call's server."""
+    named = () if server.is_in_record or not server.name else ("--server", server.name)
+    return *named, *server.words
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the servers of calls that are there are reached: as a line says, or else as their records do."""
+
+    server: AnyServer | None
+    headers: dict[str, str] = field(repr=False)
+    words: tuple[str, ...] = ()
+    """The same options for another line."""
+
+    def server_of(self, record: tasks.TaskRecord) -> AnyServer:
+        """The server of a call.
+
+        Raises:
+            CommandError: Neither the line nor the record says where it is.
+        """
+        if self.server is not None:
+            return self.server
+        endpoint = record.scope.endpoint
+        if not endpoint.startswith(("http://", "https://")) or "?sha256=" in endpoint:
+            raise CommandError(
+                Exit.USAGE,
+                f"Nobody drives the call, and {endpoint!r} is no address. Give --server.",
+                record=record.record_id,
+            )
+        return Server(endpoint, self.headers)
+
+
+def read_reach(
+    server: str | None,
+    header: Sequence[str] | None,
+    bearer: str | None,
+    from_environment: Sequence[str] | None,
+) -> Reach:
+    """How the servers of calls are reached. Arguments and errors are those of :func:`read_server`."""
+    named = None if server is None else read_server(server, header, bearer, from_environment)
+    words = () if named is None or not named.name else ("--server", named.name)
+    return Reach(
+        named,
+        read_headers(header, bearer, from_environment),
+        (*words, *_credential_words(header, bearer, from_environment)),
+    )
+
+
+def _refuse_headers(headers: dict[str, str]) -> None:
+    if headers:
+        raise CommandError(Exit.USAGE, "Headers are for a server by its URL. A command gets none.")
+
+
+def _credential_words(
+    given: Sequence[str] | None, bearer: str | None, from_environment: Sequence[str] | None
+) -> Iterator[str]:
+    """The options of another line that name the same credential. They hold no secret."""
+    for one in given or ():
+        yield from ("--header", f"{one.partition(':')[0].strip()}: …")
+    for one in from_environment or ():
+        yield from ("--header-env", one)
+    if bearer is not None:
+        yield from ("--bearer-env", bearer)
 
 
 def read_headers(
@@ -102,4 +281,4 @@ def _read_variable(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise CommandError(Exit.USAGE, f"The environment variable {name!r} is not set.")
-    return value
+    return value.strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Final
 
@@ -29,7 +30,7 @@ from .journal import (
 )
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerOption, read_headers
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Reach, ServerOption, read_reach
 
 __all__ = ["Waiting", "receive", "wait"]
 
@@ -68,16 +69,17 @@ def wait(
     credential that the options give. The outcome of another program's call stays for that program, unless
     --take is given. Ctrl-C ends the waiting alone.
     """
-    where, output = Where(journal, schema, keys, principal), Output(as_json=json)
+    journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> Exit:
-        headers = read_headers(header, bearer_env, header_env)
+        reach = read_reach(server, header, bearer_env, header_env)
+        where = replace(journaled, access=reach.words)
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             records = [await find_record(inbox, one) for one in ids]
             progress = show_progress()
             asking = callback_for(questions, progress.paused)
-            waiting = Waiting(inbox, where, opened, server, headers, asking)
+            waiting = Waiting(inbox, where, opened, reach, asking)
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
@@ -102,7 +104,7 @@ def wait(
                     await receive(inbox, record)
             return code
 
-    run(main, output, where)
+    run(main, output, journaled)
 
 
 async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
@@ -120,8 +122,7 @@ class Waiting:
         inbox: tasks.Inbox,
         where: Where,
         opened: AsyncExitStack,
-        server: str | None,
-        headers: dict[str, str],
+        reach: Reach,
         elicitation: Elicit,
     ) -> None:
         self.ends: dict[str, End] = {}
@@ -129,7 +130,7 @@ class Waiting:
         self._handles: dict[str, tasks.TaskHandle] = {}
         self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
-        self._server, self._headers, self._elicitation = server, headers, elicitation
+        self._reach, self._elicitation = reach, elicitation
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
 
     def read_line(self, record_id: str, now: float) -> CallLine | None:
@@ -196,16 +197,10 @@ class Waiting:
         Raises:
             CommandError: Its server cannot be reached.
         """
-        url = self._server or _url_of(record)
-        if url is None:
-            raise CommandError(
-                Exit.USAGE,
-                f"Nobody drives the call, and {record.scope.endpoint!r} is no address. Give --server URL.",
-                record=record.record_id,
-            )
         client = self._clients.get(record.scope)
         if client is None:
-            made = Server(url, self._headers).client(self._where, self._elicitation, scope=record.scope)
+            server = self._reach.server_of(record)
+            made = server.client(self._where, self._elicitation, scope=record.scope)
             client = self._clients[record.scope] = await self._opened.enter_async_context(made)
         return await client.attach(
             tasks.TaskReference(
@@ -216,9 +211,3 @@ class Waiting:
                 record_id=record.record_id,
             )
         )
-
-
-def _url_of(record: tasks.TaskRecord) -> str | None:
-    """Where the server of a call is; ``None`` if its record has only a name, or no whole URL."""
-    endpoint = record.scope.endpoint
-    return endpoint if endpoint.startswith(("http://", "https://")) and "?sha256=" not in endpoint else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.progress import CallLine, Changes, is_animated
+from mcp_tasks_client.progress import ROOM_FOR_ECHO, CallLine, Changes, is_animated
 
 from .lines import short_id
 from .output import Output, make_console
@@ -142,14 +142,16 @@ class _Table:
         from rich.live import Live
 
         self._draw = draw
-        console = make_console()
+        self._console = make_console()
         self._live = opened.enter_context(
-            Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         )
-        console.show_cursor(True)  # a process that is killed would leave the terminal without one
+        self._console.show_cursor(True)  # a process that is killed would leave the terminal without one
 
     def write(self, found: dict[str, SeenCall], left: dict[str, SeenCall | None]) -> None:
         """Draw the table."""
         from rich.console import Group
+        from rich.constrain import Constrain
 
-        self._live.update(Group(*self._draw(list(found.values()))), refresh=True)
+        table = Group(*self._draw(list(found.values())))
+        self._live.update(Constrain(table, self._console.width - ROOM_FOR_ECHO), refresh=True)

@@ -83,8 +83,8 @@ class News(AsyncIterator[T], Generic[T]):
             return self._found.popleft()
 
     async def _find(self) -> None:
-        while self._is_open():
-            await self._rest()
+        await self._rest()
+        while self._is_open():  # it may have closed during the rest
             self._alarm = make_signal()
             began = self._clock.monotonic()
             rest_s = 1.0  # after a look that fails
@@ -101,6 +101,7 @@ class News(AsyncIterator[T], Generic[T]):
             if self._found:
                 return
             await self._clock.wait(self._alarm, _LOOK_S)
+            await self._rest()
 
     async def _rest(self) -> None:
         """Wait until the next look may be taken. It reads everything, so that no news is lost meanwhile."""

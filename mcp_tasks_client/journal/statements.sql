@@ -58,15 +58,15 @@ WHERE instruction.record_id = given.record_id AND instruction.name = given.instr
 
 -- name: note_duration
 -- How long tasks ran whose results this transaction stores, each in one of 50 places of its tool, where the oldest was.
--- Before "save" or "save_known", since a stored record with a due_at says that its end is not stored yet. {unless_noting}:
--- no commit waits for that of another process, which is noting of the same tool at this moment. So this one is left out.
+-- Before "save" or "save_known", since a stored record with a due_at says that its end is not stored yet. Of more tasks of
+-- a tool than there are places 50 are noted: PostgreSQL writes no place twice. {unless_noting}: while another process notes
+-- of the same tool, no commit waits, and nothing is noted.
 INSERT INTO {schema}.durations (tool_key, slot, number, endpoint, principal, tool, took_s)
-SELECT tool_key, number - number / 50 * 50, number, endpoint, principal, tool, took_s
+SELECT tool_key, last + place - (last + place) / 50 * 50, last + place, endpoint, principal, tool, took_s
 FROM (
   SELECT given.tool_key, given.endpoint, given.principal, given.tool, given.took_s,
-    coalesce((SELECT max(number) FROM {schema}.durations AS noted WHERE noted.tool_key = given.tool_key), 0)
-      + row_number() OVER (PARTITION BY given.tool_key ORDER BY given.record_id) AS number,
-    row_number() OVER (PARTITION BY given.tool_key ORDER BY given.record_id DESC) AS place
+    row_number() OVER (PARTITION BY given.tool_key) AS place,
+    coalesce((SELECT max(number) FROM {schema}.durations AS noted WHERE noted.tool_key = given.tool_key), 0) AS last
   FROM {given record_id, fence, tool_key, endpoint, principal, tool, took_s}
   JOIN {schema}.records AS stored ON stored.record_id = given.record_id AND stored.fence = given.fence
   WHERE given.took_s IS NOT NULL AND stored.due_at IS NOT NULL {unless_noting}

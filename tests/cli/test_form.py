@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -18,6 +19,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from mcp_tasks_client.cli.form import ask
+from tests._requirements import requirement
 
 LIMIT_S: Final = 30.0
 COLUMNS: Final = 80
@@ -69,7 +71,7 @@ class Screen:
 
     @property
     def alone(self) -> bool:
-        """Whether no mode is left on that a shell would suffer from."""
+        """True while no mode is on that a shell would suffer from."""
         return "\x1b[?1049h" not in self.written and self.written.count("\x1b[?2004h") == self.written.count(
             "\x1b[?2004l"
         )
@@ -158,6 +160,7 @@ async def content_of(params: ElicitRequestFormParams, *typed: str) -> Any:
 COLOURS = {"enum": ["red", "green", "blue"]}
 
 
+@requirement("elicit:defaults")
 @pytest.mark.parametrize(
     ("described", "typed", "value"),
     [
@@ -195,6 +198,7 @@ def test_an_optional_field_is_skipped_by_enter_alone() -> None:
     run(main)
 
 
+@requirement("elicit:validate")
 @pytest.mark.parametrize(
     ("described", "wrong", "said", "right", "value"),
     [
@@ -235,6 +239,7 @@ def test_what_is_wrong_is_said_below_and_can_be_edited(
     run(main)
 
 
+@requirement("elicit:who-asks")
 def test_the_person_sees_which_server_and_which_tool_asks_and_what_each_field_is() -> None:
     described = {"type": "string", "title": "Version", "description": "As in the\nchangelog", "maxLength": 9}
     colour = {"enum": ["r", "g"], "enumNames": ["Red", "g"], "default": "g"}
@@ -311,6 +316,7 @@ def test_more_choices_than_the_screen_has_lines_are_counted() -> None:
 TWO: Final = form(("a", "b"), a={"type": "string"}, b={"type": "integer"})
 
 
+@requirement("elicit:review")
 def test_a_value_can_be_changed_before_it_is_sent() -> None:
     async def main() -> None:
         async with asking(TWO) as person:
@@ -379,6 +385,7 @@ def test_the_only_field_is_changed_without_asking_which() -> None:
     run(main)
 
 
+@requirement("elicit:refuse")
 @pytest.mark.parametrize(("key", "action"), [("d", "decline"), ("x", "cancel")])
 @pytest.mark.parametrize("answered", [0, 1, 2])
 def test_declining_and_cancelling_are_keys_wherever_the_person_is(
@@ -395,6 +402,7 @@ def test_declining_and_cancelling_are_keys_wherever_the_person_is(
             await person.type(" >", "q" + ENTER + C_D + "\x1b[200~s\x1b[201~" + key)
             result = await person.result()
         assert result == ElicitResult(action=action)  # type: ignore[arg-type]  # one of the two
+        assert person.screen.text.count("d: decline, x: cancel >") == 1
 
     run(main)
 
@@ -466,6 +474,7 @@ def visit(url: str) -> ElicitRequestURLParams:
     return ElicitRequestURLParams(message="Pay, please", url=url)
 
 
+@requirement("elicit:url")
 @pytest.mark.parametrize(("key", "action"), [("y", "accept"), ("d", "decline"), ("x", "cancel")])
 def test_a_url_is_shown_whole_with_its_host_apart(key: str, action: str) -> None:
     url = "https://pay.example:8443/orders/42?token=" + "k" * 150
@@ -482,6 +491,7 @@ def test_a_url_is_shown_whole_with_its_host_apart(key: str, action: str) -> None
     run(main)
 
 
+@requirement("elicit:suspicious-url")
 def test_a_url_that_may_deceive_is_warned_of() -> None:
     async def main() -> None:
         async with asking(visit("http://bank.example@xn--bnk-iqa.example/")) as person:
@@ -575,6 +585,25 @@ def test_ctrl_c_does_as_sigint_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signalled == [signal.SIGINT, signal.SIGINT]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="asyncio has no signal handlers there")
+def test_the_program_s_handler_of_sigint_stays() -> None:
+    async def main() -> None:
+        signalled = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, signalled.set)
+        async with asking(TWO) as person:
+            await person.see("1 of 2 >")
+            for prompt, key in (("", C_D), ("d: decline", "d")):
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.wait_for(signalled.wait(), LIMIT_S)
+                signalled.clear()
+                await person.type(prompt, key)
+            assert await person.result() == ElicitResult(action="decline")
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.wait_for(signalled.wait(), LIMIT_S)
+
+    run(main)
+
+
 def test_ctrl_c_ends_a_program_as_sigint_would() -> None:
     async def main() -> None:
         async with asking(TWO) as person:
@@ -620,6 +649,7 @@ def test_a_dumb_terminal_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 HOSTILE: Final = "\x1b[2J\x1b]52;c;eA==\x07\u202e\u200b\x9b1A<b>[red]%s{x}\r\nDecline says no.\x00"
 
 
+@requirement("law:18")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @example(HOSTILE)
 @example("x" * 1_000)

@@ -22,7 +22,7 @@ import uvicorn
 
 __all__ = ["LIMIT_S", "Site", "Sites", "result_of", "serving", "user_of"]
 
-LIMIT_S: Final = 12.0
+LIMIT_S: Final = 60.0
 JSONObject: TypeAlias = dict[str, Any]
 
 NEWER, OLDER = "2026-07-28", "2025-11-25"

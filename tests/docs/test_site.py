@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 import pytest
 from sphinx.util.inventory import InventoryFile
 
 import mcp_tasks_client
 import mcp_tasks_client.forms
+import mcp_tasks_client.progress
 import mcp_tasks_client.testing
 
 from ..benchmarks import charts
@@ -42,7 +44,12 @@ def test_the_site_builds_with_every_public_name_and_loads_nothing_from_elsewhere
 
     inventory = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="").data
     documented = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
-    for package in (mcp_tasks_client, mcp_tasks_client.forms, mcp_tasks_client.testing):
+    for package in (
+        mcp_tasks_client,
+        mcp_tasks_client.forms,
+        mcp_tasks_client.progress,
+        mcp_tasks_client.testing,
+    ):
         assert not {f"{package.__name__}.{name}" for name in package.__all__} - documented
 
     hosts = (tmp_path / "reference" / "hosts.html").read_text()
@@ -71,6 +78,27 @@ def test_the_diagrams_are_those_of_their_sources(tmp_path: Path) -> None:
         {path.name: path.read_text() for path in at.glob("*.svg")} for at in (tmp_path, folder)
     )
     assert drawn == committed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the recording has its terminals on POSIX alone")
+def test_the_recording_shows_what_the_command_does(tmp_path: Path) -> None:
+    folder = ROOT / "docs" / "recordings"
+    subprocess.run([sys.executable, str(folder / "record.py"), str(tmp_path)], timeout=LIMIT_S, check=True)
+    for name in ("terminal-light.svg", "terminal-dark.svg"):
+        shown = (folder / name).read_text(encoding="utf-8")
+        # Not the drawing, which is another one under another version of rich.
+        assert _lines_of(shown) == _lines_of((tmp_path / name).read_text(encoding="utf-8"))
+        # Nothing is loaded from another host.
+        assert not re.search(r"url\((?!#)|href=|@import", shown)
+
+
+def _lines_of(svg: str) -> list[str]:
+    """The lines of a terminal that rich has drawn."""
+    lines: dict[float, str] = {}
+    for text in ElementTree.fromstring(svg).iterfind(".//{*}g/{*}g/{*}text"):
+        lines[float(text.attrib["y"])] = lines.get(float(text.attrib["y"]), "") + (text.text or "")
+    assert len(lines) > 20, "no drawing"
+    return [*lines.values()]
 
 
 def test_the_charts_are_those_of_the_table() -> None:

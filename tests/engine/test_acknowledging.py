@@ -175,7 +175,7 @@ async def test_a_journal_that_shows_a_call_and_does_not_let_it_be_written_is_tol
         await finished(world, client, key)
         (record,) = await inbox.records()
         journal.is_open_to_writes = False
-        with anyio.fail_after(5), pytest.raises(JournalError, match=r"may write\. Nothing was noted"):
+        with anyio.fail_after(30), pytest.raises(JournalError, match=r"may write\. Nothing was noted"):
             await inbox.acknowledge(record)
         journal.is_open_to_writes = True
 

@@ -659,9 +659,10 @@ async def test_an_answer_that_was_left_before_a_cancel_is_sent_before_it() -> No
 async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answered(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
-    withdrawn = anyio.Event()
+    called, withdrawn = anyio.Event(), anyio.Event()
 
     async def wait(context: Any, params: Any) -> ElicitResult:
+        called.set()
         try:
             await anyio.sleep_forever()
         finally:
@@ -670,6 +671,7 @@ async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answere
 
     async with clients(server, make_journal, {"elicitation": wait}, {}) as (driver, other):
         handle = await driver.start_tool("sign_slowly")
+        await called.wait()
         await other.answer((await first_question(other)).question_id, ADA)
         await withdrawn.wait()
         assert not handle.done
@@ -755,7 +757,7 @@ async def test_what_others_leave_while_a_poll_hangs_is_heeded_before_the_next_fo
         handle = await driver.start_tool("ask_two")
         await first.wait()
         server.misbehave("tasks/get", Stalled())
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not isinstance(server.witness.log("tasks/get")[-1].fault, Stalled):
                 await anyio.sleep(0.01)
             (waits,) = (one for one in await other.questions() if one not in asked)

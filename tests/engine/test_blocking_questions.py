@@ -36,7 +36,7 @@ ASK: Final = {
     "method": "elicitation/create",
     "params": {"message": "Go on?", "requestedSchema": {"type": "object"}},
 }
-SOON: Final = 10.0
+SOON: Final = 30.0
 
 
 class Asking(ScriptedSession):

@@ -150,7 +150,7 @@ async def test_a_plain_function_stores_in_a_thread() -> None:
         stored.append(text(outcome))
 
     async with world.client() as client, delivering(client, store):
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while await client.records(pending=True):
                 await world.clock.advance(1)
                 await anyio.sleep(0.001)
@@ -209,7 +209,7 @@ async def test_a_store_that_does_not_return_holds_up_no_other_and_is_asked_again
         await ends(record, outcome)
 
     async with world.client() as client, delivering(client, store):
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while len(ends.stored) < 2:
                 await world.clock.advance(1)
                 await anyio.sleep(0.001)
@@ -583,7 +583,7 @@ async def test_a_user_without_a_client_is_asked_for_again_and_holds_up_no_other(
             return wrong[fault]
 
         async with delivering(service, ends, client_of=client_of):
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while ends.stored != ["task-1", "task-0"]:
                     await world.clock.advance(1)
                     await anyio.sleep(0.01)
@@ -621,7 +621,7 @@ async def test_with_client_of_deliver_returns_when_the_client_is_closed() -> Non
 
             tasks.start_soon(run)
             await world.clock.advance(1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await returned.wait()
         assert users.asked == ["ada"]
 
@@ -685,7 +685,7 @@ async def test_deliver_returns_when_the_client_is_closed() -> None:
 
             tasks.start_soon(run)
             await world.clock.advance(1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await returned.wait()
 
 

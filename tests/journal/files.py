@@ -145,6 +145,11 @@ def timed(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
         monkeypatch.setattr(kind, "_timing", replace(kind._timing, **seconds))
 
 
+def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have journals in a database, made from now on, learn from notifications alone what others write."""
+    monkeypatch.setattr("mcp_tasks_client.journal.postgres.thread._LOOK_S", 1000.0)
+
+
 @contextmanager
 def commits_held(spy: Spy) -> Iterator[threading.Event]:
     """Stop the writing thread right before its next commit, and say when it is there."""

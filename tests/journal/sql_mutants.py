@@ -94,7 +94,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "how long nothing ran is noted": Mutant("note_duration", "given.took_s IS NOT NULL AND "),
     "a commit waits for what another process notes": Mutant("note_duration", "{unless_noting}"),
     "more tasks are noted than there are places": Mutant("note_duration", "place <= 50", "true"),
-    "each task has a place of its own": Mutant("note_duration", "number - number / 50 * 50", "number"),
+    "each task has a place of its own": Mutant(
+        "note_duration", "last + place - (last + place) / 50 * 50", "last + place"
+    ),
     "each commit begins with the first place": Mutant(
         "note_duration", "coalesce((SELECT max(number)", "0 * coalesce((SELECT max(number)"
     ),

@@ -44,7 +44,7 @@ async def test_a_look_at_what_others_left_that_fails_is_taken_again(
         assert not await heard.wait_for(given.record_id, 1.5), "it has looked already, and found nothing"
         monkeypatch.setitem(STATEMENTS._filled, INSTRUCTED, statement._replace(text="SELECT 1 FROM nowhere"))
         await to_thread.run_sync(leave_from_outside, journal.path, given.record_id)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while "no such table: nowhere" not in caplog.text:
                 await anyio.sleep(0.05)
         monkeypatch.setitem(STATEMENTS._filled, INSTRUCTED, statement)

@@ -222,7 +222,7 @@ async def test_after_a_bounded_time_there_is_a_typed_error_and_later_it_works_ag
                 began = time.monotonic()
                 with pytest.raises(JournalError, match=r"cannot be reached .* see that the database runs"):
                     await journal.save(record())
-                assert time.monotonic() - began < 3.0
+                assert time.monotonic() - began < 10.0
                 with pytest.raises(JournalError, match="cannot be reached"):
                     await PostgresJournal(server.dsn, schema=f"{SCHEMA}_3", outage_s=0.1).open()
             finally:

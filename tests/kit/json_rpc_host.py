@@ -48,7 +48,7 @@ __all__ = [
     "resume",
 ]
 
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 URL: Final = "http://server.test/mcp"
 ENDPOINT: Final = URL
 CURRENT: Final = "2026-07-28"

@@ -47,7 +47,7 @@ __all__ = [
 
 TASK: Final = "task-1"
 RELATED: Final = "io.modelcontextprotocol/related-task"
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 
 TASKS: Final[JSONObject] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 

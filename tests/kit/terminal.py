@@ -25,7 +25,7 @@ from tests._forked import make_command
 
 from .current_server import LIMIT_S
 
-__all__ = ["Ran", "Terminal", "in_terminal", "run_command"]
+__all__ = ["Ran", "Terminal", "in_terminal", "run_command", "surroundings"]
 
 COMMAND: Final = (sys.executable, "-m", "mcp_tasks_client")
 LINES: Final = 24
@@ -117,6 +117,11 @@ class Terminal:
         """True if the terminal shows what is typed, and sends it line by line, as a shell has it."""
         local = termios.tcgetattr(self._slave)[3]
         return bool(local & termios.ECHO and local & termios.ICANON)
+
+    @property
+    def foreground(self) -> int:
+        """The process that has the terminal: of a shell, the command that it waits for."""
+        return os.tcgetpgrp(self._master)
 
     def read(self, limit_s: float) -> bool:
         """Take what the program writes next. Returns False if that is nothing within the time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,6 +57,13 @@ class Life:
     def answers(self, at: float, key: str = "name") -> None:
         answer = {"action": "accept", "content": {}}
         self._feed(AnswerReady(key=key, answer=answer, now=BEGAN + at))
+
+    def has(self, question: Question) -> None:
+        """A record of a version that wrote neither since when a question waits nor when it was answered."""
+        assert isinstance(self.state, Observing)
+        text = dump_state(replace(self.state, questions=(question,)))
+        assert text.count('"waits_from":0.0,"answered_at":0.0,') == 1
+        self.state = load_state(text.replace('"waits_from":0.0,"answered_at":0.0,', ""))
 
     def is_taken_over(self, at: float) -> None:
         """The process dies, and another one has what was saved."""
@@ -121,6 +129,12 @@ def test_a_question_that_came_while_no_client_ran_has_waited_from_then_on() -> N
     assert life.took_s(1110.0, changed=1105.0) == 15.0
 
 
+def test_a_question_that_is_told_unasked_and_late_has_waited_from_then_on_too() -> None:
+    life = Life()
+    life.is_told(1000.0, "input_required", changed=10.0, inputRequests={"name": NAME})
+    assert life.ran_s(1010.0) == 10.0
+
+
 def test_questions_that_wait_at_the_same_time_count_once() -> None:
     life = Life()
     life.asked(10.0, 10.0, name=NAME, age=AGE)
@@ -156,19 +170,16 @@ def test_a_task_that_went_on_without_an_answer_says_nothing() -> None:
 
 def test_an_answer_of_an_earlier_version_says_nothing() -> None:
     life = Life()
-    assert isinstance(life.state, Observing)
-    old = Question(key="name", digest="d", asked_at=BEGAN + 10.0, stage="acknowledged", answer={})
-    life.state = load_state(dump_state(life.state).replace('"questions":[]', f'"questions":[{_json(old)}]'))
+    life.has(Question(key="name", digest="d", asked_at=BEGAN + 10.0, stage="acknowledged", answer={}))
     assert life.took_s(120.0, changed=115.0) is None
 
 
-def _json(question: Question) -> str:
-    """As a version wrote it that did not know when a question was answered."""
-    text = dump_state(
-        Observing(task=snapshot("working", 0.0), received_at=0, due_at=0, questions=(question,))
-    )
-    listed = text[text.index('"questions":[') + len('"questions":[') : text.index('],"cancel"')]
-    return listed.replace('"waits_from":0.0,', "").replace('"answered_at":0.0,', "")
+def test_a_question_of_an_earlier_version_waits_from_when_it_was_seen() -> None:
+    life = Life()
+    life.has(Question(key="name", digest="d", asked_at=BEGAN + 10.0, request=NAME))
+    assert life.ran_s(60.0) == 10.0
+    life.answers(110.0)
+    assert life.took_s(120.0, changed=115.0) == 15.0
 
 
 def test_an_error_of_the_tool_is_not_timed() -> None:

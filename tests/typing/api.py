@@ -7,6 +7,7 @@ ignores nothing, so each of them also fails when the wrong use is accepted one d
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -92,6 +93,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.errors import Handle
 from mcp_tasks_client.forms import Choice, Field, Form, Kind, Visit, read_form, read_pairs, read_url
+from mcp_tasks_client.progress import CallLine, Progress, line_of, show_progress, span
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -511,6 +513,24 @@ def forms(params: ElicitRequestFormParams, url: str, schema: dict[str, Any]) -> 
     assert_type(read_url(url), Visit)
     assert_type(read_url(url).warnings, tuple[str, ...])
     read_form(schema)  # type: ignore[arg-type]
+
+
+async def progress(handle: TaskHandle, record: TaskRecord) -> None:
+    async with show_progress(handle, lambda now: line_of(record, now)) as shown:
+        assert_type(shown, Progress)
+        shown.add(handle)
+        with shown.paused():
+            pass
+        assert_type(await handle.result(), CallToolResult)
+    show_progress(stream=sys.stdout)
+    line = line_of(record, 0.0)
+    assert_type(line, CallLine)
+    assert_type((line.title, line.state, line.elapsed, line.note), tuple[str, str, str, str])
+    assert_type(span(60), str)
+    line.note = "said"  # type: ignore[misc]
+    show_progress(record)  # type: ignore[arg-type]
+    with show_progress(handle):  # type: ignore[attr-defined]
+        pass
 
 
 def blocking_inboxes(path: Path, record: TaskRecord) -> None:

@@ -28,7 +28,7 @@ from mcp_tasks_client.aio.signal import FutureSignal, Signal
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
 
-LIMIT_S: Final = 10.0
+LIMIT_S: Final = 60.0
 """Seconds after which something that should have ended is taken for hanging."""
 
 TIMEOUT_S: Final = 86_399.5

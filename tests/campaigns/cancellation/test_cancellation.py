@@ -435,6 +435,7 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
     how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: int
 ) -> None:
     possible(how, anyio_backend_name)
+    before = set(threading.enumerate())
     for at in itertools.count(1, 1 + stride // 4):
         order_of_chance(monkeypatch)
         stop = Stop(how, at)
@@ -447,7 +448,7 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
 
         with watched(stop.moment) as watch:
             await alone(watch, life)
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - before:
             if thread.name == "mcp-tasks-journal":
                 thread.join(LIMIT_S)
                 assert not thread.is_alive(), f"the journal is open; stop {at}, {stop.where}"

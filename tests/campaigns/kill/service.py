@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack, closing
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from mcp_tasks_client.engine.environment import Environment
 __all__ = ["LEASE_S", "journal_at", "make_client", "make_table", "read"]
 
 LEASE_S: Final = 3.0
+MOST_FAULTS: Final = 3
+"""Attempts to store one end that may fail in one process."""
 
 
 def journal_at(journal: str) -> PostgresJournal | str:
@@ -57,6 +60,7 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 
 async def main(url: str, journal: str, path: str) -> None:
     clients: dict[str, TasksClient] = {}
+    attempts = Counter[str]()
 
     async def client_of(principal: str) -> TasksClient:
         if principal not in clients:
@@ -66,7 +70,11 @@ async def main(url: str, journal: str, path: str) -> None:
     def store(record: TaskRecord, outcome: CallToolResult | TasksClientError) -> None:
         said = outcome.content[0].text if isinstance(outcome, CallToolResult) else str(outcome)  # type: ignore[union-attr]
         row = (record.record_id, record.scope.principal, record.idempotency_key, record.status, said)
-        fault = random.choice(["before", "after", "", ""])
+        attempts[record.record_id] += 1
+        # The pauses grow up to a minute: one that fails seven times in a row is stored after two minutes.
+        fault = (
+            random.choice(["before", "after", "", ""]) if attempts[record.record_id] <= MOST_FAULTS else ""
+        )
         with closing(sqlite3.connect(path, timeout=30)) as database:
             with database:
                 database.execute("INSERT INTO asked VALUES (?, ?)", (record.record_id, fault))

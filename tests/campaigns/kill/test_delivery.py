@@ -20,7 +20,7 @@ from .service import journal_at, make_client, make_table, read
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
-LIMIT_S: Final = 90.0
+LIMIT_S: Final = 240.0
 USERS: Final = ("", "ada", "bob")
 CALLS: Final = [
     *(

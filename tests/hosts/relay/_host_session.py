@@ -16,7 +16,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from tests.kit.older_server import TASK, OlderServer
 
-LIMIT_S: Final = 4.0
+LIMIT_S: Final = 30.0
 MARK: Final = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
 QUICK: Final = PollPolicy(floor_s=0.01, jitter=0.0, backoff_floor_s=0.01, call_grace_s=0.1)
 FORM: Final = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}

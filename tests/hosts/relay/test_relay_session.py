@@ -23,7 +23,7 @@ from ._relay import relayed_to
 
 pytestmark = pytest.mark.anyio
 
-LIMIT_S: Final = 10.0
+LIMIT_S: Final = 30.0
 
 
 async def nothing() -> None:

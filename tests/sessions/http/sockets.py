@@ -139,7 +139,7 @@ async def serving(script: Callable[[Connection, int], Awaitable[None]]) -> Async
     server = SocketServer(script)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         server.url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.serve, server.serve)
                 yield server

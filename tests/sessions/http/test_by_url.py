@@ -136,7 +136,7 @@ async def test_requests_that_begin_together_share_one_decision(
 ) -> None:
     gate = Turnstile(error(-32601, 404))
     server.answers("server/discover", gate)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(discovering.get, REF)
@@ -162,7 +162,7 @@ async def test_requests_that_are_refused_together_try_the_other_version_once(
         with pytest.raises(CredentialRefusedError, match="server/discover"):
             await discovering.get(REF)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(get)
@@ -194,7 +194,7 @@ async def test_run_waits_for_the_first_request_and_runs_the_session_that_stands(
 ) -> None:
     if speaks_other:
         server.answers("server/discover", error(-32601, 404))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(discovering.run, Observed())
             await anyio.wait_all_tasks_blocked()

@@ -22,7 +22,7 @@ from tests._requirements import requirement
 
 pytestmark = pytest.mark.anyio
 
-LIMIT_S: Final = 4.0
+LIMIT_S: Final = 30.0
 RELATED: Final = "io.modelcontextprotocol/related-task"
 BOTH: Final[JSONObject] = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
