@@ -74,7 +74,7 @@ def _take_command_out(arguments: Sequence[str]) -> Sequence[str]:
 
     It is taken out before the arguments are parsed, since it has options of its own.
     """
-    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "wait", "cancel"):
+    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "doctor", "wait", "cancel"):
         return arguments
     at = arguments.index("--")
     verb, given, command = arguments[0], arguments[1:at], name_command(arguments[at + 1 :])

@@ -44,6 +44,7 @@ from mcp_tasks_client import (
     ConnectionLostError,
     CredentialRefusedError,
     Estimate,
+    Examination,
     FernetCodec,
     FormError,
     IdempotencyConflictError,
@@ -56,6 +57,7 @@ from mcp_tasks_client import (
     JournalError,
     JournalLockedError,
     JournalSchemaError,
+    JournalUser,
     LastFailure,
     MemoryJournal,
     MissingCapabilityError,
@@ -554,6 +556,9 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
 async def journals(journal: Journal) -> None:
     async with SqliteJournal() as opened:
         assert_type(opened, SqliteJournal)
+    examined = await SqliteJournal().examine()
+    assert_type(examined, Examination)
+    assert_type(examined.users, tuple[JournalUser, ...])
     async with MemoryJournal() as forgetful:
         assert_type(forgetful, MemoryJournal)
     SqliteJournal(3)  # type: ignore[arg-type]
