@@ -63,7 +63,7 @@ def call(
     keys: KeysOption = None,
     principal: PrincipalOption = None,
 ) -> None:
-    """Call a tool and write its result, however long the server takes.
+    """Call a tool, and write its result whenever it comes.
 
     Without --key each run of the line is a new call. Ctrl-C lets the task run on, and names the line that
     goes on with it.

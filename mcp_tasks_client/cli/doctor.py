@@ -75,7 +75,7 @@ def doctor(
     schema: SchemaOption = None,
     keys: KeysOption = None,
 ) -> None:
-    """Look at the journal, its calls and a server, and say of each finding what to do.
+    """Look for faults of the journal, its calls and a server.
 
     The exit code is 0 if there is no fault, and 1 if there is one. A journal with a fault is only read, and
     stays as it is.

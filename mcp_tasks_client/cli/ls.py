@@ -51,7 +51,9 @@ def ls(
     principal: PrincipalOption = None,
     application: ApplicationOption = None,
 ) -> None:
-    """List calls that are open, or whose outcome nobody has received; the newest last.
+    """List the calls of all servers and programs.
+
+    Without --all: those that are not over, or whose outcome nobody has received. The newest is the last.
 
     With --watch the list goes on. A terminal shows it anew, and elsewhere each change is a line. A call that
     leaves the list is shown once more, as it stands then; one that the journal has no more is `forgotten`.

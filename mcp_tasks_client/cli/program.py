@@ -18,7 +18,6 @@ __all__ = ["run_program"]
 
 app = typer.Typer(
     name="mcp-tasks",
-    no_args_is_help=True,
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
 )
@@ -56,13 +55,12 @@ def mcp_tasks(
 
 def run_program(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. ``arguments`` are those after the name of the program."""
-    arguments = _take_command_out(arguments)
+    arguments = _take_command_out(arguments or ["--help"])
     try:
         code = app(list(arguments), prog_name="mcp-tasks", standalone_mode=False)
     except typer.TyperException as error:  # the line makes no sense
         output = Output(as_json="--json" in arguments)
-        if message := error.format_message():
-            output.fail(CommandError(Exit.USAGE, message, next=f"{_verb(arguments)} --help"))
+        output.fail(CommandError(Exit.USAGE, error.format_message(), next=f"{_verb(arguments)} --help"))
         return Exit.USAGE
     except typer.Abort:
         return Exit.INTERRUPTED

@@ -34,7 +34,7 @@ def questions(
     principal: PrincipalOption = None,
     application: ApplicationOption = None,
 ) -> None:
-    """List the questions that wait for an answer, those of the oldest call first."""
+    """List the questions that wait for an answer."""
     where, output = Where(journal, schema, keys, principal, application), Output(as_json=json)
 
     async def main() -> None:

@@ -57,7 +57,7 @@ def tools(
     bearer_env: BearerOption = None,
     header_env: HeaderEnvOption = None,
 ) -> None:
-    """List the tools of a server, with their arguments as one types them behind `call`.
+    """List the tools of a server, and how they are called.
 
     What stands in brackets may be left out. No tool is called.
     """
