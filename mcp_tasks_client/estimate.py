@@ -9,14 +9,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-__all__ = ["Estimate", "format_elapsed"]
+__all__ = ["Estimate", "format_span"]
 
 _FEWEST: Final = 5
 """Calls below which nothing is said."""
 
-_UNITS: Final = (
+_ROUND_TIMES: Final = (
     ("s", 1.0, (1, 2, 3, 5, 10, 15, 20, 30, 45)),
     ("min", 60.0, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 45)),
     ("h", 3600.0, (1, 2, 3, 4, 5, 6, 8, 10, 12, 18)),
@@ -24,6 +25,8 @@ _UNITS: Final = (
 """Units, their seconds, and the numbers to which times in them are rounded up. Few, so that no text ticks."""
 
 _DAY_S: Final = 86_400.0
+
+_SPAN_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Estimate:
         return f"half within {half}, 9 of 10 within {most.number}{unit} ({self.calls} calls)"
 
     def __str__(self) -> str:
-        elapsed = format_elapsed(self.elapsed_s) if self.elapsed_s and self.text else ""
+        elapsed = format_span(self.elapsed_s) if self.elapsed_s and self.text else ""
         return " · ".join(part for part in (elapsed, self.text) if part)
 
 
@@ -115,22 +118,21 @@ class _Rounded(NamedTuple):
 
 
 def _round_up(seconds: float) -> _Rounded:
-    for unit, unit_s, numbers in _UNITS:
+    for unit, unit_s, numbers in _ROUND_TIMES:
         for number in numbers:
             if seconds <= number * unit_s:
                 return _Rounded(number, unit)
     return _Rounded(math.ceil(seconds / _DAY_S), "d")
 
 
-def format_elapsed(seconds: float) -> str:
-    """A time that has passed, in its two largest units: ``12s``, ``4m12s``, ``2h05m``, ``3d04h``."""
-    whole = int(max(0.0, seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
-    if days:
-        return f"{days}d{hours % 24:02}h"
-    if hours:
-        return f"{hours}h{minutes % 60:02}m"
-    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
+def format_span(seconds: float) -> str:
+    """A span of time in its two largest units, such as ``4m12s`` or ``2d2h``; in one where the other is 0."""
+    left = max(0, round(seconds))
+    for (size, name), (smaller, below) in pairwise(_SPAN_UNITS):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
+    return f"{left}s"
 
 
 def _usable(durations: Iterable[float]) -> Iterable[float]:

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from itertools import pairwise
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
@@ -29,6 +28,7 @@ import anyio
 
 from .aio.own_task import OwnTasks
 from .aio.uncut import run_to_its_end
+from .estimate import format_span
 from .foreign_text import one_line
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ __all__ = [
     "line_of",
     "note_of",
     "show_progress",
-    "span",
     "state_of",
     "title_of",
 ]
@@ -63,8 +62,6 @@ _LOOK_S: Final = 1.0
 
 _QUIET_S: Final = 10.0
 """Seconds between two lines of one call in a log, at least."""
-
-_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 ROOM_FOR_ECHO: Final = 3
 """Columns that stay free on the right. A ``^C`` that the terminal echoes there would begin another line."""
@@ -134,7 +131,7 @@ def line_of(
     return CallLine(
         title=title_of(record),
         state=state_of(record, questions, is_driven=is_driven),
-        elapsed=span(until - record.created_at),
+        elapsed=format_span(until - record.created_at),
         note=note_of(record, now, questions, is_driven=is_driven),
         estimate="" if estimate is None or record.finished else estimate.after(record.ran_s(now)).text,
         is_over=record.finished,
@@ -162,10 +159,10 @@ def note_of(record: TaskRecord, now: float, questions: Sequence[Question], *, is
     if record.finished:
         return ""
     if questions:
-        return f"waits for an answer since {span(now - questions[0].asked_at)}"
+        return f"waits for an answer since {format_span(now - questions[0].asked_at)}"
     if failure is not None:
         what = "no room at the server" if record.status == "gathering" else "server not reached"
-        return f"{what} for {span(now - failure.since)}: {one_line(failure.message)}"
+        return f"{what} for {format_span(now - failure.since)}: {one_line(failure.message)}"
     if not is_driven:
         return "nobody drives it"
     return "" if record.task is None else _words_of_server(record.task)
@@ -194,16 +191,6 @@ def _questions_in(record: TaskRecord) -> Sequence[Question]:
     from .questions.question import open_questions  # the command shows its help without it
 
     return () if record.finished else list(open_questions(record, None))
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units, such as ``4m12s`` or ``3d2h``."""
-    left = max(0, round(seconds))
-    for (size, name), (smaller, below) in pairwise(_UNITS):
-        if left >= size:
-            rest = left % size // smaller
-            return f"{left // size}{name}{rest}{below}" if rest else f"{left // size}{name}"
-    return f"{left}s"
 
 
 class Changes:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from mcp_tasks_client import Estimate
-from mcp_tasks_client.estimate import format_elapsed
+from mcp_tasks_client.estimate import format_span
 
 SEED: Final = 54
 CALLS: Final = 4000
@@ -133,7 +133,7 @@ LASTED: Final = minutes(1, 2, 2, 3, 4) + [
     [
         (LASTED, 252.0, "4m12s · half within 3 min, 9 of 10 within 9 (23 calls)"),
         ([20.0] * 9 + [60.0] * 3, 0.0, "half within 20 s, 9 of 10 within 1 min (12 calls)"),
-        ([7200.0] * 6, 3660.0, "1h01m · half within 1 h, 9 of 10 within 1 (6 calls)"),
+        ([7200.0] * 6, 3660.0, "1h1m · half within 1 h, 9 of 10 within 1 (6 calls)"),
         ([3 * 86_400.0] * 6, 0.0, "half within 3 d, 9 of 10 within 3 (6 calls)"),
         ([0.0] * 6, 0.0, "half within 1 s, 9 of 10 within 1 (6 calls)"),
         ([1.0] * 9 + [100.0], 12.0, "12s · longer than 9 of 10"),
@@ -158,9 +158,9 @@ def test_a_time_that_is_said_is_never_too_short_and_does_not_tick() -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        *((-1.0, "0s"), (0.0, "0s"), (12.9, "12s"), (60.0, "1m00s"), (252.0, "4m12s")),
-        *((7500.0, "2h05m"), (86_400.0 * 3 + 4 * 3600 + 1, "3d04h")),
+        *((-1.0, "0s"), (0.0, "0s"), (0.4, "0s"), (12.9, "13s"), (59.6, "1m"), (60.0, "1m")),
+        *((252.0, "4m12s"), (7200.0, "2h"), (7500.0, "2h5m"), (86_400.0 * 3 + 4 * 3600 + 1, "3d4h")),
     ],
 )
-def test_a_time_that_has_passed_is_said_in_its_two_largest_units(seconds: float, said: str) -> None:
-    assert format_elapsed(seconds) == said
+def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
+    assert format_span(seconds) == said

@@ -22,9 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tasks_client import Estimate, LastFailure, TaskFailedError
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Gathering, Observing, Question
-from mcp_tasks_client.progress import CallLine, Changes, line_of, show_progress, span
+from mcp_tasks_client.progress import CallLine, Changes, line_of, show_progress
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.testing import ManualClock, failed, input_required, working
 from tests.engine.world import ASK, DONE, LOST, TASK, World, tasks_of
@@ -128,14 +129,6 @@ def test_lines_for_the_time_0_differ_by_more_than_times(name: str) -> None:
     assert line_of(record, 0.0) == line_of(replace(record, created_at=1.0), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(-5, "0s"), (0.4, "0s"), (59, "59s"), (60, "1m"), (252, "4m12s"), (7200, "2h"), (180_000, "2d2h")],
-)
-def test_a_span_has_two_units_at_most(seconds: float, said: str) -> None:
-    assert span(seconds) == said
-
-
 foreign = st.text(
     st.characters(codec="utf-8") | st.sampled_from("\x1b\x07\r\n\u202e\u200b\x9b[]:/"), max_size=80
 )
@@ -222,7 +215,7 @@ def test_changes_are_told_of_each_call_by_itself() -> None:
     changes, states = Changes(), {"a": "working", "b": "working"}
 
     def told(name: str, at: float) -> str | None:
-        line = changes.read(name, lambda now: CallLine("t", states[name], span(now)), 5.0, at)
+        line = changes.read(name, lambda now: CallLine("t", states[name], format_span(now)), 5.0, at)
         return None if line is None else str(line)
 
     assert told("a", 0.0) == "t  working  5s"

@@ -12,7 +12,8 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.progress import CallLine, show_progress, span
+from mcp_tasks_client.estimate import format_span
+from mcp_tasks_client.progress import CallLine, show_progress
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -62,7 +63,7 @@ def call(
     keys: KeysOption = None,
     principal: PrincipalOption = None,
 ) -> None:
-    """Call a tool and write its result, however long the server takes.
+    """Call a tool, and write its result whenever it comes.
 
     Without --key each run of the line is a new call. Ctrl-C lets the task run on, and names the line that
     goes on with it.
@@ -87,7 +88,8 @@ def call(
         def read_line(now: float) -> CallLine | None:
             if handle is not None:
                 return None  # it has a line of its own
-            return CallLine(tool if label is None else f"{tool}: {label}", "calling", span(now - began))
+            title = tool if label is None else f"{tool}: {label}"
+            return CallLine(title, "calling", format_span(now - began))
 
         if output.shows_progress:
             progress.add(read_line)

@@ -11,16 +11,24 @@ import anyio
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import span
 
 from .exits import CommandError, Exit
-from .journal import JournalOption, KeysOption, SchemaOption, Where
+from .journal import JournalOption, KeysOption, Nowhere, SchemaOption, Where
 from .lines import Line, short_id
 from .output import Output
 from .running import run
 from .seen import SeenCall, look_at
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, read_headers
+from .server import (
+    AnyServer,
+    BearerOption,
+    HeaderEnvOption,
+    HeaderOption,
+    Server,
+    name_server,
+    read_server,
+)
 from .times import ago, ahead, exact, iso
 
 if TYPE_CHECKING:
@@ -55,7 +63,10 @@ class _Finding:
 
 
 def doctor(
-    server: Annotated[str | None, typer.Argument(help="The URL of a server to be looked at as well.")] = None,
+    server: Annotated[
+        str | None,
+        typer.Argument(help="A server to be looked at as well: a URL, or FILE:NAME for one in an mcp.json."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="A JSON object.")] = False,
     header: HeaderOption = None,
     bearer_env: BearerOption = None,
@@ -64,7 +75,7 @@ def doctor(
     schema: SchemaOption = None,
     keys: KeysOption = None,
 ) -> None:
-    """Look at the journal, its calls and a server, and say of each finding what to do.
+    """Look for faults of the journal, its calls and a server.
 
     The exit code is 0 if there is no fault, and 1 if there is one. A journal with a fault is only read, and
     stays as it is.
@@ -72,11 +83,11 @@ def doctor(
     where, output = Where(journal, schema, keys), Output(as_json=json)
 
     async def main() -> Exit:
-        headers = read_headers(header, bearer_env, header_env)
+        target = None if server is None else read_server(server, header, bearer_env, header_env)
         findings: list[_Finding] = []
         told = {
             "journal": await _look_at_journal(where, findings),
-            "server": None if server is None else await _look_at_server(server, headers, findings),
+            "server": None if target is None else await _look_at_server(target, findings),
         }
         is_healthy = not any(one.is_fault for one in findings)
         if json:
@@ -200,10 +211,10 @@ def _until(at: float | None, subject: str) -> str:
 # ── the server ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Finding]) -> dict[str, Any]:
+async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[str, Any]:
     """A server, for programs. What is wrong is added to the findings."""
     told: dict[str, Any] = {
-        "url": Server(url).name,
+        "address": server.name or None,
         "reached": False,
         "version": None,
         "name": None,
@@ -213,19 +224,24 @@ async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Fin
         "clock_ahead_s": None,
     }
     try:
-        async with tasks.TasksClient(url, journal=tasks.MemoryJournal(), headers=headers or None) as client:
+        async with server.client(Nowhere(), "later") as client:
             with anyio.fail_after(_SERVER_LIMIT_S):
                 said = await client.initialize()
                 told |= {"reached": True, "version": said.protocol_version, "tasks": _makes_tasks(said)}
                 told["name"] = said.server_info.name
                 told["tools"] = len((await client.list_tools()).tools)
-                told["credential"] = "accepted" if headers else "not needed"
+                if isinstance(server, Server):
+                    told["credential"] = "accepted" if server.headers else "not needed"
     except ValueError as error:
         raise CommandError(Exit.USAGE, str(error)) from None
+    except CommandError as error:  # a command that does not start
+        if error.exit is Exit.USAGE:
+            raise
+        findings.append(_Finding("server", str(error), error.next))
     except tasks.CredentialRefusedError as error:
         told |= {"reached": True, "credential": "refused"}
-        line = str(Line("doctor", Server(url).name, "--bearer-env", "VAR"))
-        findings.append(_Finding("server", str(error), line))
+        line = Line("doctor", *name_server(server), "--bearer-env", "VAR")
+        findings.append(_Finding("server", str(error), str(line)))
     except tasks.SessionError as error:
         told["reached"] = told["reached"] or error.http_status is not None or error.code is not None
         findings.append(_Finding("server", str(error)))
@@ -238,13 +254,13 @@ async def _look_at_server(url: str, headers: dict[str, str], findings: list[_Fin
             "again. Its author adds the Tasks extension."
         )
         findings.append(_Finding("server", words, is_fault=False))
-    if told["reached"]:
-        told["clock_ahead_s"] = ahead_s = await _compare_clocks(url, headers)
+    if told["reached"] and isinstance(server, Server):
+        told["clock_ahead_s"] = ahead_s = await _compare_clocks(server)
         if ahead_s is not None and abs(ahead_s) > _CLOCKS_DIFFER_S:
             which = "ahead of" if ahead_s > 0 else "behind"
             words = (
-                f"The clock of the server is {span(abs(ahead_s))} {which} the clock of this machine, so that "
-                "times of tasks are shown wrong. Set the wrong one of the two by NTP."
+                f"The clock of the server is {format_span(abs(ahead_s))} {which} the clock of this machine, "
+                "so that times of tasks are shown wrong. Set the wrong one of the two by NTP."
             )
             findings.append(_Finding("server", words))
     return told
@@ -256,7 +272,7 @@ def _makes_tasks(said: InitializeResult) -> bool:
     return _TASKS in declared.get("extensions", {}) or "tasks" in declared
 
 
-async def _compare_clocks(url: str, headers: dict[str, str]) -> float | None:
+async def _compare_clocks(server: Server) -> float | None:
     """By how many seconds the clock of a server is ahead of ours; ``None`` if the server does not tell."""
     from email.utils import parsedate_to_datetime
 
@@ -265,7 +281,7 @@ async def _compare_clocks(url: str, headers: dict[str, str]) -> float | None:
     try:
         async with httpx.AsyncClient(timeout=_SERVER_LIMIT_S) as client:
             began = time.time()
-            reply = await client.head(url, headers=headers)
+            reply = await client.head(server.url, headers=server.headers)
             middle = (began + time.time()) / 2
         # The header leaves out the part of the second that has passed.
         return round(parsedate_to_datetime(reply.headers["Date"]).timestamp() + 0.5 - middle, 1)
@@ -292,7 +308,7 @@ def _tell(told: dict[str, Any], findings: Sequence[_Finding], *, is_healthy: boo
     if (calls := journal["calls"]) is not None:
         yield f"Calls    {calls['all']} in all, {calls['unfinished']} not finished"
     if server is not None:
-        yield f"Server   {one_line(server['url'])}"
+        yield f"Server   {one_line(server['address'] or 'started by its command')}"
         yield f"         {', '.join(_tell_server(server))}"
     for finding in findings:
         yield ""

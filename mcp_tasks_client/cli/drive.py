@@ -75,10 +75,11 @@ def drive(
     keys: KeysOption = None,
     principal: PrincipalOption = None,
 ) -> None:
-    """Bring home the calls at a server that nobody drives, until Ctrl-C.
+    """Bring home the calls at a server that nobody drives.
 
-    Outcomes stay for the programs that made the calls, which have them from resume() or deliver(), and for
-    `mcp-tasks wait`. A program that is started meanwhile does not get a call by resume() before it has ended.
+    It goes on until Ctrl-C. Outcomes stay for the programs that made the calls, which have them from
+    resume() or deliver(), and for `mcp-tasks wait`. A program that is started meanwhile does not get a call
+    by resume() before it has ended.
     Calls of other applications than those that are named are left alone.
     """
     journaled, output = Where(journal, schema, keys, principal), Output(as_json=json)

@@ -21,6 +21,7 @@ __all__ = [
     "ApplicationOption",
     "JournalOption",
     "KeysOption",
+    "Nowhere",
     "PrincipalOption",
     "SchemaOption",
     "Where",
@@ -109,6 +110,14 @@ class Where:
             if value is not None and os.environ.get(variable) != str(value):
                 line.add(option, _PASSWORD.sub(r"\1\2…", str(value)))
         return str(line)
+
+
+class Nowhere(Where):
+    """No journal of the user: a look at a server leaves nothing behind."""
+
+    def name_journal(self) -> tasks.MemoryJournal:  # type: ignore[override]  # nobody examines it
+        """One that is forgotten."""
+        return tasks.MemoryJournal()
 
 
 async def find_record(inbox: tasks.Inbox, beginning: str) -> tasks.TaskRecord:

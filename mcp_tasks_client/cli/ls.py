@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import STYLES, span
+from mcp_tasks_client.progress import STYLES
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_id
@@ -50,7 +51,9 @@ def ls(
     principal: PrincipalOption = None,
     application: ApplicationOption = None,
 ) -> None:
-    """List calls that are open, or whose outcome nobody has received; the newest last.
+    """List the calls of all servers and programs.
+
+    Without --all: those that are not over, or whose outcome nobody has received. The newest is the last.
 
     With --watch the list goes on. A terminal shows it anew, and elsewhere each change is a line. A call that
     leaves the list is shown once more, as it stands then; one that the journal has no more is `forgotten`.
@@ -147,7 +150,7 @@ _COLUMNS: Final = ("ID", "STATE", "CALL", "SERVER", "AGE", "")
 def _cells(seen: SeenCall) -> tuple[str, ...]:
     """The columns of a call."""
     record = seen.record
-    age = span((record.delivered_at or time.time()) - record.created_at)
+    age = format_span((record.delivered_at or time.time()) - record.created_at)
     server = one_line(record.scope.endpoint)
     return short_id(record.record_id), seen.state, seen.title, server, age, seen.note()
 

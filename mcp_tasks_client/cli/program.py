@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+
+import mcp_tasks_client as tasks
 
 from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
@@ -16,8 +18,6 @@ __all__ = ["run_program"]
 
 app = typer.Typer(
     name="mcp-tasks",
-    help="Call tools of MCP servers, and see their tasks through: what runs, why, and with which outcome.",
-    no_args_is_help=True,
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
 )
@@ -37,15 +37,30 @@ for verb in (
     app.command()(verb)
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        Output().text(tasks.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def mcp_tasks(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Call tools of MCP servers, and see their tasks through: what runs, why, and with which outcome."""
+
+
 def run_program(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. ``arguments`` are those after the name of the program."""
-    arguments = _take_command_out(arguments)
+    arguments = _take_command_out(arguments or ["--help"])
     try:
         code = app(list(arguments), prog_name="mcp-tasks", standalone_mode=False)
     except typer.TyperException as error:  # the line makes no sense
         output = Output(as_json="--json" in arguments)
-        if message := error.format_message():
-            output.fail(CommandError(Exit.USAGE, message, next=f"{_verb(arguments)} --help"))
+        output.fail(CommandError(Exit.USAGE, error.format_message(), next=f"{_verb(arguments)} --help"))
         return Exit.USAGE
     except typer.Abort:
         return Exit.INTERRUPTED
@@ -57,7 +72,7 @@ def _take_command_out(arguments: Sequence[str]) -> Sequence[str]:
 
     It is taken out before the arguments are parsed, since it has options of its own.
     """
-    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "wait", "cancel"):
+    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "doctor", "wait", "cancel"):
         return arguments
     at = arguments.index("--")
     verb, given, command = arguments[0], arguments[1:at], name_command(arguments[at + 1 :])
@@ -71,7 +86,3 @@ def _verb(arguments: Sequence[str]) -> str:
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
     return f"mcp-tasks {arguments[0]}" if arguments and arguments[0] in known else "mcp-tasks"
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(sys.argv[1:]))

@@ -25,10 +25,10 @@ def prune(
     schema: SchemaOption = None,
     keys: KeysOption = None,
 ) -> None:
-    """Forget calls whose outcome was received long ago, and tasks that their servers keep no longer.
+    """Forget calls whose outcome was received long ago.
 
-    Programs do so by themselves while they run. An idempotency key is free once its call is forgotten: the
-    same line then makes a new call.
+    Tasks that their servers keep no longer are forgotten as well. Programs do so by themselves while they
+    run. An idempotency key is free once its call is forgotten: the same line then makes a new call.
     """
     where, output = Where(journal, schema, keys), Output(as_json=json)
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import span
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_question
@@ -34,7 +34,7 @@ def questions(
     principal: PrincipalOption = None,
     application: ApplicationOption = None,
 ) -> None:
-    """List the questions that wait for an answer, those of the oldest call first."""
+    """List the questions that wait for an answer."""
     where, output = Where(journal, schema, keys, principal, application), Output(as_json=json)
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def _tell(question: tasks.Question, where: Where) -> Iterator[str]:
     name = short_question(question.question_id)
     tool = one_line(question.tool or "(task)", 60)
     call = tool if question.label is None else f"{tool}: {one_line(question.label, 80)}"
-    waits = f"waits for {span(time.time() - question.asked_at)}"
+    waits = f"waits for {format_span(time.time() - question.asked_at)}"
     if question.expires_at is not None:
         waits += f", answer it until {exact(question.expires_at)} ({ahead(question.expires_at)})"
     yield f"{name}  {call}  {one_line(question.endpoint)}  {waits}"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
-from mcp_tasks_client.progress import CallLine, line_of, note_of, span, state_of, title_of
+from mcp_tasks_client.progress import CallLine, line_of, note_of, state_of, title_of
 
 from .journal import Where
 from .lines import short_id
@@ -60,7 +61,7 @@ class SeenCall:
         if record.last_failure is not None:
             failure = record.last_failure
             words = one_line(failure.message)
-            yield f"The server is not reached for {span(_since(failure.since))}: {words}"
+            yield f"The server is not reached for {format_span(_since(failure.since))}: {words}"
         if not self.is_driven:
             yield from self._reasons_undriven(where, name)
         elif record.due_at is not None:

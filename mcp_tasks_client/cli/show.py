@@ -30,7 +30,7 @@ def show(
     keys: KeysOption = None,
     principal: PrincipalOption = None,
 ) -> None:
-    """Show one call: who made it, who drives it, why nothing happens, its questions and its outcome."""
+    """Show one call whole, and why nothing happens."""
     where, output = Where(journal, schema, keys, principal), Output(as_json=json)
 
     async def main() -> None:

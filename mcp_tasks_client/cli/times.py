@@ -6,13 +6,11 @@ import re
 import time
 from datetime import UTC, datetime
 
-from mcp_tasks_client.progress import span
+from mcp_tasks_client.estimate import format_span
 
 __all__ = ["ago", "ahead", "exact", "iso", "read_span"]
 
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-
-__all__ = ["ago", "ahead", "exact", "iso"]
 
 
 def read_span(text: str) -> float:
@@ -28,13 +26,13 @@ def read_span(text: str) -> float:
 
 def ago(at: float) -> str:
     """How long a time has passed."""
-    return f"{span(time.time() - at)} ago"
+    return f"{format_span(time.time() - at)} ago"
 
 
 def ahead(at: float) -> str:
     """How long it is until a time, or has been since then."""
     left = at - time.time()
-    return f"in {span(left)}" if left > 0 else ago(at)
+    return f"in {format_span(left)}" if left > 0 else ago(at)
 
 
 def exact(at: float) -> str:

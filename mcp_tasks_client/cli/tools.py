@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import many_lines, one_line
 
 from .exits import CommandError, Exit
-from .journal import Where
+from .journal import Nowhere
 from .lines import Line
 from .listing import list_tools
 from .output import Output
@@ -46,13 +45,6 @@ _TASK: Final = {
 }
 
 
-class _Nowhere(Where):
-    """No journal of the user: a list of tools leaves nothing behind."""
-
-    def name_journal(self) -> tasks.MemoryJournal:  # type: ignore[override]  # nobody examines it
-        return tasks.MemoryJournal()
-
-
 def tools(
     server: ServerArgument,
     tool: Annotated[
@@ -65,11 +57,11 @@ def tools(
     bearer_env: BearerOption = None,
     header_env: HeaderEnvOption = None,
 ) -> None:
-    """List the tools of a server, with their arguments as one types them behind `call`.
+    """List the tools of a server, and how they are called.
 
     What stands in brackets may be left out. No tool is called.
     """
-    where, output = _Nowhere(), Output(as_json=json)
+    where, output = Nowhere(), Output(as_json=json)
 
     async def main() -> None:
         target = read_server(server, header, bearer_env, header_env)

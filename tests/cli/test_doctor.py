@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from email.utils import formatdate
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import time
 from typing import Any, Final
@@ -309,7 +314,7 @@ def test_a_server_is_told_with_its_version_its_tools_and_its_clock(
     assert abs(server.pop("clock_ahead_s")) < 5
     assert server.pop("tools") > 10
     assert server == {
-        "url": real_server.url,
+        "address": real_server.url,
         "reached": True,
         "version": "2026-07-28",
         "name": "real-tasks-server",
@@ -341,3 +346,84 @@ def test_a_server_that_is_not_there_is_a_fault(over_file: Command, unused_url: s
 def test_what_is_no_url_is_a_usage_error(over_file: Command) -> None:
     over_file.write(record(idempotency_key="a", state=finished(), delivered_at=NOW))
     assert over_file("doctor", "ftp://mcp.example/").code == Exit.USAGE
+
+
+class Skewed(BaseHTTPRequestHandler):
+    """A server whose clock is wrong, for those who know its token."""
+
+    def do_HEAD(self) -> None:  # the name that http.server looks for
+        self._reply(HTTPStatus.METHOD_NOT_ALLOWED, b"")
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers.get("Authorization") != "Bearer s3cret":
+            self._reply(HTTPStatus.UNAUTHORIZED, b"", ("WWW-Authenticate", 'Bearer error="invalid_token"'))
+            return
+        result: dict[str, Any] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+        if asked["method"] == "server/discover":
+            result |= {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+        else:
+            result |= {"tools": []}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode()
+        self._reply(HTTPStatus.OK, body, ("Content-Type", "application/json"))
+
+    def _reply(self, status: HTTPStatus, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return formatdate(time() - 3 * 3600, usegmt=True)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing is logged."""
+
+
+@pytest.fixture
+def skewed() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Skewed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/mcp"
+        server.shutdown()
+
+
+def test_a_clock_that_is_wrong_is_a_fault_and_a_server_without_tasks_is_none(
+    skewed: str, over_file: Command
+) -> None:
+    over_file.write(record(idempotency_key="a", state=finished(), delivered_at=NOW))
+    over_file.variables["TOKEN"] = "s3cret"
+    ran = over_file("doctor", skewed, "--bearer-env", "TOKEN", "--json")
+    assert ran.code == Exit.UNEXPECTED
+    (fault,) = faults(ran.document, "server")
+    assert fault.startswith("The clock of the server is 3h behind the clock of this machine")
+    assert -10_802 < ran.document["server"]["clock_ahead_s"] < -10_798
+    assert ran.document["server"]["tasks"] is False
+    (note,) = [one["message"] for one in ran.document["findings"] if not one["fault"]]
+    assert note.startswith("The server makes no tasks")
+
+
+def test_a_credential_that_is_refused_is_a_fault_that_names_the_option(
+    skewed: str, over_file: Command
+) -> None:
+    over_file.write(record(idempotency_key="a", state=finished(), delivered_at=NOW))
+    ran = over_file("doctor", skewed, "--json")
+    assert ran.code == Exit.UNEXPECTED
+    assert ran.document["server"]["credential"] == "refused"
+    finding = next(one for one in ran.document["findings"] if one["fault"])
+    assert finding["next"] == f"mcp-tasks doctor {skewed} --bearer-env VAR"
+    assert "s3cret" not in ran.out
+
+
+def test_a_server_that_is_started_by_its_command_is_looked_at(over_file: Command) -> None:
+    over_file.write(record(idempotency_key="a", state=finished(), delivered_at=NOW))
+    script = Path(__file__).parents[1] / "servers" / "strict_server.py"
+    command = (sys.executable, str(script), "stdio")
+    ran = over_file("doctor", "--json", "--", *command)
+    assert (ran.code, ran.document["server"]["reached"]) == (0, True), ran
+    assert ran.document["server"]["address"] is None
+    ran = over_file("doctor", "--json", "--", "/nowhere/server")
+    assert ran.code == Exit.UNEXPECTED
+    (fault,) = faults(ran.document, "server")
+    assert "did not start" in fault

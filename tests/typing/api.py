@@ -44,6 +44,7 @@ from mcp_tasks_client import (
     ConnectionLostError,
     CredentialRefusedError,
     Estimate,
+    Examination,
     FernetCodec,
     FormError,
     IdempotencyConflictError,
@@ -56,6 +57,7 @@ from mcp_tasks_client import (
     JournalError,
     JournalLockedError,
     JournalSchemaError,
+    JournalUser,
     LastFailure,
     MemoryJournal,
     MissingCapabilityError,
@@ -90,8 +92,9 @@ from mcp_tasks_client import (
     tasks_http_client_factory,
 )
 from mcp_tasks_client.errors import Handle
+from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.forms import Choice, Field, Form, Kind, Visit, read_form, read_pairs, read_url
-from mcp_tasks_client.progress import CallLine, Progress, line_of, show_progress, span
+from mcp_tasks_client.progress import CallLine, Progress, line_of, show_progress
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -524,7 +527,7 @@ async def progress(handle: TaskHandle, record: TaskRecord) -> None:
     line = line_of(record, 0.0)
     assert_type(line, CallLine)
     assert_type((line.title, line.state, line.elapsed, line.note), tuple[str, str, str, str])
-    assert_type(span(60), str)
+    assert_type(format_span(60), str)
     line.note = "said"  # type: ignore[misc]
     show_progress(record)  # type: ignore[arg-type]
     with show_progress(handle):  # type: ignore[attr-defined]
@@ -553,6 +556,9 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
 async def journals(journal: Journal) -> None:
     async with SqliteJournal() as opened:
         assert_type(opened, SqliteJournal)
+    examined = await SqliteJournal().examine()
+    assert_type(examined, Examination)
+    assert_type(examined.users, tuple[JournalUser, ...])
     async with MemoryJournal() as forgetful:
         assert_type(forgetful, MemoryJournal)
     SqliteJournal(3)  # type: ignore[arg-type]
