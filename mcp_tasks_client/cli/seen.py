@@ -60,8 +60,9 @@ class SeenCall:
             yield f"It waits for an answer: {where.line('answer', question.question_id)}"
         if record.last_failure is not None:
             failure = record.last_failure
-            words = one_line(failure.message)
-            yield f"The server is not reached for {format_span(_since(failure.since))}: {words}"
+            said = "had no room for the call" if record.status == "gathering" else "not been reached"
+            span = format_span(time.time() - failure.since)
+            yield f"The server has {said} for {span}: {one_line(failure.message)}"
         if not self.is_driven:
             yield from self._reasons_undriven(where, name)
         elif record.due_at is not None:
@@ -136,7 +137,7 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
     }
 
 
-def message_of(question: tasks.Question) -> str:
+def message_of(question: tasks.OpenQuestion) -> str:
     """What a server asks, in one line."""
     message = getattr(question.params, "message", None)
     return one_line(message) if message else one_line(question.method, 60)
@@ -168,7 +169,3 @@ async def look_at(
         )
         for one in records
     ]
-
-
-def _since(at: float) -> float:
-    return time.time() - at
