@@ -10,7 +10,7 @@ import mcp_tasks_client as tasks
 
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
-from .lines import short_id
+from .lines import short_id, short_question
 from .output import Output, as_sent
 from .seen import message_of
 from .times import ahead, exact
@@ -42,7 +42,7 @@ def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandErr
         failure.exit,
         f"The server asks: {message_of(asked)}. The call waits for the answer.",
         record=failure.record,
-        next=where.line("answer", asked.question_id),
+        next=where.line("answer", short_question(asked.question_id)),
     )
 
 

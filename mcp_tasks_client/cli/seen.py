@@ -13,7 +13,7 @@ from mcp_tasks_client.foreign_text import one_line
 from mcp_tasks_client.progress import CallLine, line_of, note_of, state_of, title_of
 
 from .journal import Where
-from .lines import short_id
+from .lines import short_id, short_question
 from .output import as_sent
 from .times import ahead, iso
 
@@ -57,7 +57,7 @@ class SeenCall:
                 yield f"Nobody has received the outcome yet: {where.line('wait', name)}"
             return
         for question in self.questions:
-            yield f"It waits for an answer: {where.line('answer', question.question_id)}"
+            yield f"It waits for an answer: {where.line('answer', short_question(question.question_id))}"
         if record.last_failure is not None:
             failure = record.last_failure
             said = "had no room for the call" if record.status == "gathering" else "not been reached"
