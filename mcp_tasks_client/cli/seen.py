@@ -41,7 +41,7 @@ class SeenCall:
     @property
     def title(self) -> str:
         """The tool, and the label of the call if it has one."""
-        return title_of(self.record)
+        return title_of(self.record.tool, self.record.label)
 
     @property
     def status_message(self) -> str | None:
