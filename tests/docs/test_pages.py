@@ -79,7 +79,8 @@ def test_the_blocks_run_at_a_server_of_2025_11_25(legacy_python_server: LegacySe
 @pytest.mark.parametrize("page", sorted((DOCS / "guides").glob("*.md")), ids=lambda page: page.stem)
 def test_a_guide_opens_with_code_that_runs(page: Path) -> None:
     if page.stem != "index":
-        assert re.match(r"# .*\n\n```python\n", page.read_text(encoding="utf-8"))
+        language = "console" if page.stem == "terminal" else "python"
+        assert re.match(rf"# .*\n\n```{language}\n", page.read_text(encoding="utf-8"))
 
 
 def test_every_guide_is_in_the_list_of_guides_and_in_that_of_the_readme() -> None:
