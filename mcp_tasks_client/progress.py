@@ -129,7 +129,7 @@ def line_of(
         questions = _questions_in(record)
     until = record.updated_at if record.finished and now else now
     return CallLine(
-        title=title_of(record),
+        title=title_of(record.tool, record.label),
         state=state_of(record, questions, is_driven=is_driven),
         elapsed=format_span(until - record.created_at),
         note=note_of(record, now, questions, is_driven=is_driven),
@@ -138,10 +138,10 @@ def line_of(
     )
 
 
-def title_of(record: TaskRecord) -> str:
-    """The tool, and the label of the call if it has one."""
-    tool = one_line(record.tool or "(task)", 60)
-    return tool if record.label is None else f"{tool}: {one_line(record.label, 80)}"
+def title_of(tool: str | None, label: str | None) -> str:
+    """A call by its tool, and its label if it has one. ``None`` is the tool of a task without a known one."""
+    shown = one_line(tool or "(task)", 60)
+    return shown if label is None else f"{shown}: {one_line(label, 80)}"
 
 
 def state_of(record: TaskRecord, questions: Sequence[Question], *, is_driven: bool) -> str:

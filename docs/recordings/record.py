@@ -41,7 +41,7 @@ from tests.kit.terminal import Terminal, in_terminal  # noqa: E402  # found by t
 
 NAME: Final = "terminal"
 COLUMNS: Final = 96
-STEP_S: Final = "2"
+STEP_S: Final = "5"
 """Seconds of each step of the coffee machine: enough for a slow computer to stop a call in the first one."""
 
 SHELL: Final = ("bash", "--norc", "--noprofile", "-i")

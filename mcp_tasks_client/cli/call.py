@@ -13,7 +13,7 @@ import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.estimate import format_span
-from mcp_tasks_client.progress import CallLine, show_progress
+from mcp_tasks_client.progress import CallLine, show_progress, title_of
 
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
@@ -88,8 +88,7 @@ def call(
         def read_line(now: float) -> CallLine | None:
             if handle is not None:
                 return None  # it has a line of its own
-            title = tool if label is None else f"{tool}: {label}"
-            return CallLine(title, "calling", format_span(now - began))
+            return CallLine(title_of(tool, label), "calling", format_span(now - began))
 
         if output.shows_progress:
             progress.add(read_line)

@@ -1,39 +1,47 @@
-"""What the shell offers behind TAB: IDs of calls and of questions, each with words that tell them apart."""
+"""The words that the shell offers behind TAB: IDs of calls and of questions, each with its call in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
 
 import typer
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import title_of
 
+from .exits import CommandError
 from .journal import Where
 
 __all__ = ["complete_question", "complete_record"]
 
-_MOST = 50
+_MOST_RECORDS: Final = 500
+_MOST_QUESTIONS: Final = 50
+_LONGEST_WORDS: Final = 60
 
 
 def complete_record(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """The IDs of the newest calls that begin so."""
-    with tasks.BlockingInbox(_where(context).name_journal()) as inbox:
-        for record in reversed(inbox.records(limit=500)):
+    """The IDs of the newest calls that begin so; none where the journal cannot be read."""
+    with suppress(tasks.TasksClientError, CommandError), _inbox(context) as inbox:
+        for record in reversed(inbox.records(limit=_MOST_RECORDS)):
             if record.record_id.startswith(incomplete):
-                words = f"{record.tool or 'task'} {record.label or ''}"
-                yield record.record_id, one_line(f"{words} {record.status}", 60)
+                words = f"{title_of(record.tool, record.label)} {record.status}"
+                yield record.record_id, one_line(words, _LONGEST_WORDS)
 
 
 def complete_question(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """The IDs of the open questions that begin so."""
-    with tasks.BlockingInbox(_where(context).name_journal()) as inbox:
-        for question in inbox.questions()[:_MOST]:
+    """The IDs of the open questions that begin so; none where the journal cannot be read."""
+    with suppress(tasks.TasksClientError, CommandError), _inbox(context) as inbox:
+        for question in inbox.questions()[:_MOST_QUESTIONS]:
             if question.question_id.startswith(incomplete):
-                yield question.question_id, one_line(f"{question.tool} {question.label or ''}", 60)
+                words = title_of(question.tool, question.label)
+                yield question.question_id, one_line(words, _LONGEST_WORDS)
 
 
-def _where(context: typer.Context) -> Where:
-    """The journal that the line names so far."""
+def _inbox(context: typer.Context) -> tasks.BlockingInbox:
+    """The calls that the verb sees, by the options that stand in the line so far."""
     given = context.params
-    return Where(given.get("journal"), given.get("schema"), given.get("keys"))
+    where = Where(given.get("journal"), given.get("schema"), given.get("keys"))
+    return tasks.BlockingInbox(where.name_journal(), principal=given.get("principal"))

@@ -7,18 +7,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.foreign_text import one_line
 
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
-from .lines import short_id
+from .lines import short_id, short_question
 from .output import Output, as_sent
+from .seen import message_of
 from .times import ahead, exact
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-__all__ = ["End", "Follower", "follow"]
+__all__ = ["End", "Follower", "follow", "name_question"]
 
 End: TypeAlias = Union["CallToolResult", "tasks.TasksClientError", CommandError]
 """How a call has ended, or why the command follows it no longer."""
@@ -38,12 +38,11 @@ def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandErr
     if not error.questions:
         return failure
     asked = error.questions[0]
-    words = one_line(getattr(asked.params, "message", asked.method))
     return CommandError(
         failure.exit,
-        f"The server asks: {words}. The call waits for the answer.",
+        f"The server asks: {message_of(asked)}. The call waits for the answer.",
         record=failure.record,
-        next=where.line("answer", asked.question_id),
+        next=where.line("answer", short_question(asked.question_id)),
     )
 
 
@@ -135,7 +134,7 @@ class Follower:
         failure = _failure_of(record_id, end)
         if not isinstance(end, Exception):
             if self._output.as_json:
-                self._output.document(document_of_end(record_id, end))
+                self._output.document(_document_of_end(record_id, end))
             else:
                 self._output.result(end)
         if failure is None:
@@ -156,7 +155,7 @@ class Follower:
         if len(records) == 1 or not self._output.as_json:
             codes = [self.write(*one) for one in given]
         else:
-            self._output.document([document_of_end(*one) for one in given])
+            self._output.document([_document_of_end(*one) for one in given])
             failures = [_failure_of(*one) for one in given]
             codes = [Exit.RESULT if one is None else one.exit for one in failures]
         return next((code for code in codes if code), Exit.RESULT)
@@ -175,7 +174,7 @@ def _failure_of(record_id: str | None, end: End) -> CommandError | None:
     return None
 
 
-def document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
+def _document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
     """The end of a call for programs."""
     if isinstance(end, Exception):
         failure = _failure_of(record_id, end)

@@ -13,6 +13,7 @@ import typer
 import mcp_tasks_client as tasks
 from mcp_tasks_client.estimate import format_span
 from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.progress import title_of
 
 from .journal import ApplicationOption, JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .lines import short_question
@@ -74,12 +75,11 @@ def _write(found: Sequence[tasks.Question], where: Where, output: Output, *, is_
 
 def _tell(question: tasks.Question, where: Where) -> Iterator[str]:
     name = short_question(question.question_id)
-    tool = one_line(question.tool or "(task)", 60)
-    call = tool if question.label is None else f"{tool}: {one_line(question.label, 80)}"
+    title = title_of(question.tool, question.label)
     waits = f"waits for {format_span(time.time() - question.asked_at)}"
     if question.expires_at is not None:
         waits += f", answer it until {exact(question.expires_at)} ({ahead(question.expires_at)})"
-    yield f"{name}  {call}  {one_line(question.endpoint)}  {waits}"
+    yield f"{name}  {title}  {one_line(question.endpoint)}  {waits}"
     if question.method != "elicitation/create":
         yield f"  {one_line(question.method, 60)}, which the program of the call answers."
         return

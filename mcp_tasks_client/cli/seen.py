@@ -13,7 +13,7 @@ from mcp_tasks_client.foreign_text import one_line
 from mcp_tasks_client.progress import CallLine, line_of, note_of, state_of, title_of
 
 from .journal import Where
-from .lines import short_id
+from .lines import short_id, short_question
 from .output import as_sent
 from .times import ahead, iso
 
@@ -41,7 +41,7 @@ class SeenCall:
     @property
     def title(self) -> str:
         """The tool, and the label of the call if it has one."""
-        return title_of(self.record)
+        return title_of(self.record.tool, self.record.label)
 
     @property
     def status_message(self) -> str | None:
@@ -57,11 +57,12 @@ class SeenCall:
                 yield f"Nobody has received the outcome yet: {where.line('wait', name)}"
             return
         for question in self.questions:
-            yield f"It waits for an answer: {where.line('answer', question.question_id)}"
+            yield f"It waits for an answer: {where.line('answer', short_question(question.question_id))}"
         if record.last_failure is not None:
             failure = record.last_failure
-            words = one_line(failure.message)
-            yield f"The server is not reached for {format_span(_since(failure.since))}: {words}"
+            said = "had no room for the call" if record.status == "gathering" else "not been reached"
+            span = format_span(time.time() - failure.since)
+            yield f"The server has {said} for {span}: {one_line(failure.message)}"
         if not self.is_driven:
             yield from self._reasons_undriven(where, name)
         elif record.due_at is not None:
@@ -136,7 +137,7 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
     }
 
 
-def message_of(question: tasks.Question) -> str:
+def message_of(question: tasks.OpenQuestion) -> str:
     """What a server asks, in one line."""
     message = getattr(question.params, "message", None)
     return one_line(message) if message else one_line(question.method, 60)
@@ -168,7 +169,3 @@ async def look_at(
         )
         for one in records
     ]
-
-
-def _since(at: float) -> float:
-    return time.time() - at

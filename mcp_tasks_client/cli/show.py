@@ -14,7 +14,7 @@ from .completion import complete_record
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where, find_record
 from .output import Output, as_sent, read_result
 from .running import run
-from .seen import SeenCall, look_at
+from .seen import SeenCall, look_at, message_of
 from .times import ahead, exact
 
 __all__ = ["show", "tell"]
@@ -72,9 +72,8 @@ def tell(seen: SeenCall, outcome: Any, where: Where, estimate: tasks.Estimate | 
         yield ""
         yield reason
     for question in seen.questions:
-        message = getattr(question.params, "message", None)
         yield ""
-        yield f"Question {question.question_id}: {one_line(message) if message else question.method}"
+        yield f"Question {question.question_id}: {message_of(question)}"
         if question.refused is not None:
             yield f"The server has refused the last answer: {one_line(question.refused)}"
     if isinstance(outcome, tasks.TasksClientError):
@@ -115,4 +114,5 @@ def _rows(seen: SeenCall) -> Iterator[tuple[str, str]]:
     if record.due_at is not None and seen.is_driven:
         yield "Next look", f"{exact(record.due_at)} ({ahead(record.due_at)})"
     if record.last_failure is not None:
-        yield "Not reached since", f"{exact(record.last_failure.since)}, {record.last_failure.count} requests"
+        name = "No room since" if record.status == "gathering" else "Not reached since"
+        yield name, f"{exact(record.last_failure.since)}, {record.last_failure.count} requests"

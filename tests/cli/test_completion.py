@@ -1,0 +1,67 @@
+"""The IDs that the shell offers behind TAB."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mcp_tasks_client import Scope
+from tests._forked import make_command
+from tests.kit.command import Command, asking, form
+from tests.kit.terminal import COMMAND, surroundings
+
+
+def offered(command: Command, line: str) -> dict[str, str]:
+    """The IDs that are offered behind a line, and the words beside each."""
+    completing = {"_MCP_TASKS_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    ran = subprocess.run(
+        make_command(*COMMAND[1:]),
+        env=surroundings(command.journal, **completing, _TYPER_COMPLETE_ARGS=line),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.stderr == ""
+    return dict(one.split("\t") for one in ran.stdout.splitlines() if one)
+
+
+@pytest.fixture
+def calls(over_file: Command) -> Command:
+    """The command over a journal with a call of ada's and one of bob's, each of which asks a question."""
+    over_file.write(
+        asking(form(), record_id="a" * 32, scope=Scope("http://x/", "ada"), tool=None),
+        asking(form(), record_id="b" * 32, scope=Scope("http://x/", "bob"), tool="build", label="Nightly"),
+    )
+    return over_file
+
+
+@pytest.mark.parametrize("verb", ["show", "wait", "cancel"])
+def test_a_call_is_offered_with_words_that_tell_it_from_others(calls: Command, verb: str) -> None:
+    assert offered(calls, f"mcp-tasks {verb} ") == {
+        "a" * 32: "(task) input_required",
+        "b" * 32: "build: Nightly input_required",
+    }
+    assert offered(calls, f"mcp-tasks {verb} bb").keys() == {"b" * 32}
+
+
+def test_a_question_is_offered_with_the_words_of_its_call(calls: Command) -> None:
+    found = offered(calls, "mcp-tasks answer ")
+    assert {name[:2]: words for name, words in found.items()} == {"aa": "(task)", "bb": "build: Nightly"}
+
+
+@pytest.mark.parametrize("verb", ["show", "wait", "cancel", "answer"])
+def test_only_calls_that_the_verb_sees_are_offered(calls: Command, verb: str) -> None:
+    assert {name[:2] for name in offered(calls, f"mcp-tasks {verb} --principal ada ")} == {"aa"}
+
+
+@pytest.mark.parametrize("verb", ["show", "answer"])
+@pytest.mark.parametrize("option", ["--journal /no/such/file", "--journal {none}", "--keys /no/such/file"])
+def test_of_a_journal_that_cannot_be_read_nothing_is_offered_nor_said(
+    calls: Command, tmp_path: Path, verb: str, option: str
+) -> None:
+    none = tmp_path / "none"
+    none.write_text("This is no journal. " * 1000)
+    assert offered(calls, f"mcp-tasks {verb} {option.format(none=none)} ") == {}
