@@ -35,7 +35,7 @@ class Examination:
     """False if nobody has made the journal yet."""
 
     is_usable: bool
-    """True if it can be opened: it is a journal of this version, can be read, and has no damage."""
+    """True if it can be opened, which takes a journal of this version that can be read and has no damage."""
 
     version: int | None
     """Of its tables; ``None`` if that cannot be told."""
@@ -50,4 +50,4 @@ class Examination:
     """The processes that have it open, those of other users only where this one may see them."""
 
     faults: tuple[str, ...]
-    """What is wrong with it, and what to do: each a sentence."""
+    """Sentences that tell what is wrong with it, and what to do."""
