@@ -123,7 +123,7 @@ def line_of(
         now: Seconds since the epoch. Lines for the time 0 differ only if more than times has changed.
         questions: That wait for an answer; ``None`` takes those that the record has.
         is_driven: False if no living process has the call.
-        estimate: How long calls of the tool take, as :meth:`TasksClient.estimate` has it.
+        estimate: How long calls of the tool take, as :meth:`~mcp_tasks_client.TasksClient.estimate` has it.
     """
     if questions is None:
         questions = _questions_in(record)
