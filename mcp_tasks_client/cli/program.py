@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import typer
@@ -71,7 +70,3 @@ def _verb(arguments: Sequence[str]) -> str:
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
     return f"mcp-tasks {arguments[0]}" if arguments and arguments[0] in known else "mcp-tasks"
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(sys.argv[1:]))
