@@ -1,4 +1,4 @@
-"""How a journal is: where it is kept, and what is wrong with it. Found out by reading alone."""
+"""The state of a journal: its place, its version, its users and its faults. Found out by reading alone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class JournalUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """How a journal is."""
+    """The state of a journal."""
 
     name: str
     """The file, or the schema and the database. Nothing of it is secret."""
 
     database: str
-    """Of which kind and version the database is."""
+    """The kind of the database and its version."""
 
     is_there: bool
     """False if nobody has made the journal yet."""
@@ -50,4 +50,4 @@ class Examination:
     """The processes that have it open, those of other users only where this one may see them."""
 
     faults: tuple[str, ...]
-    """What is wrong with it, and what to do: each a sentence."""
+    """The faults of the journal, each with the way out of it."""
