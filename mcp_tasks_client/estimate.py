@@ -1,4 +1,4 @@
-"""How long calls of a tool take, judged by those that have completed: numbers, and a line for people. Pure.
+"""How long calls of a tool take, judged by those that have completed; and spans of time for people. Pure.
 
 An estimate is no promise and no countdown. Its times are those of earlier calls, and its line rounds them up.
 """

@@ -51,6 +51,10 @@ _LONGEST_URL: Final = 8_192
 _MOST_REFERENCES: Final = 8
 _MOST_DIGITS: Final = 1_000
 _EMPTY: Final = ""
+"""A text that nobody has typed."""
+
+_WHOLE: Final = ""
+"""The name of the one field that stands for the whole content."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -320,8 +324,8 @@ class Form:
         A field without a text is left out, and has its default if it is required.
 
         Raises:
-            FormError: A text stands for no value that fits, or the content does not match the schema. The
-                ``field`` of the error is the name of the field, where it is one.
+            FormError: A text stands for no value that fits, or the content does not match the schema. In the
+                first case the ``field`` of the error names the field.
         """
         content: JSONObject = {}
         for one in self.fields:
@@ -331,7 +335,7 @@ class Form:
             content[one.name] = one.read(text)
         if not self._is_whole:
             return self.check(content)
-        whole = content.get(_EMPTY, {})
+        whole = content.get(_WHOLE, {})
         assert isinstance(whole, dict)  # the field has checked it
         return self.check(whole)
 
@@ -341,7 +345,7 @@ class Form:
         Raises:
             FormError: A value is of another kind than its field, or has no field.
         """
-        values = {_EMPTY: content} if self._is_whole else content
+        values = {_WHOLE: content} if self._is_whole else content
         names = {one.name for one in self.fields}
         for name in values:
             if name not in names:
@@ -428,7 +432,7 @@ def read_pairs(pairs: Iterable[str], schema: JSONObject) -> JSONObject:
 
 def _whole_field(schema: JSONObject) -> Field:
     return Field(
-        name=_EMPTY,
+        name=_WHOLE,
         title="The whole answer",
         description=None,
         kind="json",
@@ -447,8 +451,8 @@ def _whole_field(schema: JSONObject) -> Field:
 
 def _make_field(name: str, described: Any, schema: JSONObject, *, is_required: bool) -> Field:
     """The field of one property."""
-    one, nullable = _unfold(described, schema)
-    kind, choices = _kind_of(one)
+    plain, nullable = _unfold(described, schema)
+    kind, choices = _kind_of(plain)
     keys: Mapping[str, int] = {}
     numbered = False
     if choices:
@@ -456,18 +460,18 @@ def _make_field(name: str, described: Any, schema: JSONObject, *, is_required: b
             text.strip().isdecimal() for choice in choices for text in (choice.title, _raw(choice.value))
         )
         keys = _make_keys(choices, numbered=numbered)
-    format_ = one.get("format")
+    format_ = plain.get("format")
     rest = ("$schema", "$defs", "definitions", "properties")
     made = Field(
         name=name,
-        title=_words(one.get("title")) or name,
-        description=_words(one.get("description")),
+        title=_words(plain.get("title")) or name,
+        description=_words(plain.get("description")),
         kind=kind,
         format=format_ if kind == "text" and format_ in _FORMATS else None,
         choices=choices,
         default=None,
         required=is_required,
-        hint=_hint_of(kind, one, numbered=numbered),
+        hint=_hint_of(kind, plain, numbered=numbered),
         numbered=numbered,
         schema=described,
         _nullable=nullable,
@@ -477,66 +481,66 @@ def _make_field(name: str, described: Any, schema: JSONObject, *, is_required: b
     if any(made._name(place) is None for place in range(len(choices))):
         # No text would name one of them, as where 1 and "1" are choices and "\"1\"" is one as well.
         made = replace(made, kind="json", choices=(), numbered=False, hint=_hint_of("json", {}))
-    return replace(made, default=_show_default(made, one))
+    return replace(made, default=_show_default(made, plain))
 
 
-def _show_default(made: Field, one: JSONObject) -> str | None:
-    if one.get("default") is None:
+def _show_default(made: Field, plain: JSONObject) -> str | None:
+    if plain.get("default") is None:
         return None
     try:
-        return made.show(one["default"])
+        return made.show(plain["default"])
     except FormError:  # the server gave one of another kind
         return None
 
 
 def _unfold(described: Any, schema: JSONObject) -> tuple[JSONObject, bool]:
     """The schema of a property without references and ``null``, and whether ``null`` was among its types."""
-    one: JSONObject = described if isinstance(described, dict) else {}
+    plain: JSONObject = described if isinstance(described, dict) else {}
     nullable = False
     for _ in range(_MOST_REFERENCES):
-        beside = {key: value for key, value in one.items() if key not in ("$ref", "anyOf", "oneOf")}
-        if "$ref" in one:
+        beside = {key: value for key, value in plain.items() if key not in ("$ref", "anyOf", "oneOf")}
+        if "$ref" in plain:
             try:
-                target = follow_reference(schema, one["$ref"])
+                target = follow_reference(schema, plain["$ref"])
             except UnusableSchemaError:
                 break
-            one = {**(target if isinstance(target, dict) else {}), **beside}
+            plain = {**(target if isinstance(target, dict) else {}), **beside}
             continue
-        keyword = next((key for key in ("anyOf", "oneOf") if isinstance(one.get(key), list)), None)
-        others = [] if keyword is None else [other for other in one[keyword] if other != {"type": "null"}]
-        if keyword is None or len(others) != 1 or len(one[keyword]) == 1 or not isinstance(others[0], dict):
+        keyword = next((key for key in ("anyOf", "oneOf") if isinstance(plain.get(key), list)), None)
+        others = [] if keyword is None else [other for other in plain[keyword] if other != {"type": "null"}]
+        if keyword is None or len(others) != 1 or len(plain[keyword]) == 1 or not isinstance(others[0], dict):
             break
-        one, nullable = {**others[0], **beside}, True
-    types = one.get("type")
+        plain, nullable = {**others[0], **beside}, True
+    types = plain.get("type")
     if isinstance(types, list) and "null" in types and len(types) == 2:
-        one, nullable = {**one, "type": next(other for other in types if other != "null")}, True
-    return one, nullable
+        plain, nullable = {**plain, "type": next(other for other in types if other != "null")}, True
+    return plain, nullable
 
 
-def _kind_of(one: JSONObject) -> tuple[Kind, tuple[Choice, ...]]:
-    choices = _choices_of(one)
+def _kind_of(plain: JSONObject) -> tuple[Kind, tuple[Choice, ...]]:
+    choices = _choices_of(plain)
     if choices:
         return "choice", choices
-    if one.get("type") == "array":
-        items = one.get("items")
+    if plain.get("type") == "array":
+        items = plain.get("items")
         choices = _choices_of(items) if isinstance(items, dict) else ()
         return ("choices", choices) if choices else ("json", ())
-    types = one.get("type")
-    if any(key in one for key in ("$ref", "anyOf", "oneOf", "enum", "const")) or not isinstance(types, str):
+    types = plain.get("type")
+    if any(key in plain for key in ("$ref", "anyOf", "oneOf", "enum", "const")) or not isinstance(types, str):
         return "json", ()
     return _TYPES.get(types, "json"), ()
 
 
-def _choices_of(one: JSONObject) -> tuple[Choice, ...]:
+def _choices_of(plain: JSONObject) -> tuple[Choice, ...]:
     """The choices of a schema; none if it offers none, or some that are no single values."""
-    enum, titles = one.get("enum"), one.get("enumNames")
+    enum, titles = plain.get("enum"), plain.get("enumNames")
     if isinstance(enum, list):
         names = titles if isinstance(titles, list) and len(titles) == len(enum) else [None] * len(enum)
         offered = list(zip(enum, names, strict=True))
-    elif "const" in one:
-        offered = [(one["const"], None)]
+    elif "const" in plain:
+        offered = [(plain["const"], None)]
     else:
-        parts = one.get("oneOf", one.get("anyOf"))
+        parts = plain.get("oneOf", plain.get("anyOf"))
         if not isinstance(parts, list) or not all(isinstance(p, dict) and "const" in p for p in parts):
             return ()
         offered = [(part["const"], part.get("title")) for part in parts]
@@ -571,15 +575,15 @@ def _make_keys(choices: tuple[Choice, ...], *, numbered: bool) -> dict[str, int]
     return keys
 
 
-def _hint_of(kind: Kind, one: JSONObject, *, numbered: bool = False) -> str:
+def _hint_of(kind: Kind, plain: JSONObject, *, numbered: bool = False) -> str:
     match kind:
-        case "text" if (known := _FORMATS.get(str(one.get("format")))) is not None:
+        case "text" if (known := _FORMATS.get(str(plain.get("format")))) is not None:
             return known[1]
         case "text":
-            bounds = _bounds(one, "minLength", "maxLength")
+            bounds = _bounds(plain, "minLength", "maxLength")
             return f"a text of {bounds} characters" if bounds else "a text"
         case "integer" | "number":
-            bounds = _bounds(one, "minimum", "maximum")
+            bounds = _bounds(plain, "minimum", "maximum")
             number = "a whole number" if kind == "integer" else "a number"
             return f"{number}, {bounds}" if bounds else number
         case "boolean":
@@ -587,14 +591,14 @@ def _hint_of(kind: Kind, one: JSONObject, *, numbered: bool = False) -> str:
         case "choice":
             return f"one of them, by its {'number or ' if numbered else ''}value"
         case "choices":
-            return f"{_bounds(one, 'minItems', 'maxItems') or 'any'} of them, separated by commas"
+            return f"{_bounds(plain, 'minItems', 'maxItems') or 'any'} of them, separated by commas"
         case _:
             return 'JSON, such as "text", 3 or {"name": "value"}'
 
 
-def _bounds(one: JSONObject, least: str, most: str) -> str | None:
+def _bounds(plain: JSONObject, least: str, most: str) -> str | None:
     """The bounds of a schema in words; ``None`` if it has none."""
-    low, high = (quote(_dump(one[name])) if name in one else None for name in (least, most))
+    low, high = (quote(_dump(plain[name])) if name in plain else None for name in (least, most))
     if low is None:
         return None if high is None else f"at most {high}"
     if high is None:
@@ -718,17 +722,17 @@ def _convert(name: str, text: str, schema: JSONObject) -> Any:
     """The value of a text under a name: a number or a boolean if only that fits, else the text."""
     properties = schema.get("properties")
     described = properties.get(name) if isinstance(properties, dict) else None
-    one, _ = _unfold(described, schema)
-    kind, choices = _kind_of(one)
+    plain, _ = _unfold(described, schema)
+    kind, choices = _kind_of(plain)
     match kind:
         case "integer" | "number":
             value: Any = _read_integer(text) if kind == "integer" else _read_number(text)
         case "boolean":
             value = _read_boolean(text)
         case "choice":
-            return next((one.value for one in choices if _raw(one.value) == text), text)
+            return next((choice.value for choice in choices if _raw(choice.value) == text), text)
         case _:
-            value = text if kind == "text" or _takes_text(one) else None
+            value = text if kind == "text" or _takes_text(plain) else None
     if value is None:
         needed = "JSON" if kind in ("json", "choices") else _hint_of(kind, {})
         raise FormError(
@@ -737,12 +741,12 @@ def _convert(name: str, text: str, schema: JSONObject) -> Any:
     return value
 
 
-def _takes_text(one: JSONObject) -> bool:
+def _takes_text(plain: JSONObject) -> bool:
     """True for a schema that may allow a text, as far as its types tell."""
-    types = one.get("type")
+    types = plain.get("type")
     if types is not None:
         return types == "string" or (isinstance(types, list) and "string" in types)
-    parts = one.get("anyOf", one.get("oneOf"))
+    parts = plain.get("anyOf", plain.get("oneOf"))
     if not isinstance(parts, list):
         return True
     return any(not isinstance(part, dict) or part.get("type", "string") == "string" for part in parts)

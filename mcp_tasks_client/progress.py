@@ -123,7 +123,7 @@ def line_of(
         now: Seconds since the epoch. Lines for the time 0 differ only if more than times has changed.
         questions: That wait for an answer; ``None`` takes those that the record has.
         is_driven: False if no living process has the call.
-        estimate: How long calls of the tool take, as :meth:`mcp_tasks_client.TasksClient.estimate` has it.
+        estimate: How long calls of the tool take, as :meth:`~mcp_tasks_client.TasksClient.estimate` has it.
     """
     if questions is None:
         questions = _questions_in(record)
@@ -259,7 +259,7 @@ class Progress:
         self._reads: list[ReadsLine] = []
         self._surface: _Surface | None = None
         self._tasks = OwnTasks()
-        self._estimated: list[_HandleLine] = []
+        self._unestimated: list[_HandleLine] = []
         for call in calls:
             self.add(call)
 
@@ -270,7 +270,7 @@ class Progress:
             return
         line = _HandleLine(call)
         self._reads.append(line)
-        self._estimated.append(line)
+        self._unestimated.append(line)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -315,10 +315,10 @@ class Progress:
             await self._clock.sleep(surface.first_look_s)
             while True:
                 with anyio.move_on_after(_LOOK_S):  # a journal that is away holds up no look
-                    while self._estimated:
-                        line = self._estimated[0]
+                    while self._unestimated:
+                        line = self._unestimated[0]
                         await line.estimate()
-                        self._estimated.remove(line)
+                        self._unestimated.remove(line)
                 surface.look(self._reads, self._clock)
                 await self._clock.sleep(_LOOK_S)
         except (OSError, ValueError):
@@ -388,7 +388,7 @@ def is_animated(stream: IO[str]) -> bool:
         import rich  # noqa: F401  # is it installed?
 
         is_terminal = stream.isatty()
-    except (ImportError, ValueError):  # closed
+    except (ImportError, ValueError):  # rich is not installed, or the stream is closed
         return False
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
     return (

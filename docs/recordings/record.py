@@ -225,7 +225,7 @@ def pictures(lines: list[Text]) -> Iterator[tuple[str, str]]:
         console = Console(
             record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="standard"
         )
-        for line in lines:
+        for line in (*lines, Text()):  # the last line is cut off in some fonts
             console.print(line, no_wrap=True, crop=True)
         rgb = [_rgb(one) for one in colours]
         theme = TerminalTheme(_rgb(background), _rgb(text), rgb, rgb)

@@ -1,4 +1,4 @@
-"""Who is asked the questions of a call that the command drives."""
+"""The persons or programs that the questions of a call go to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Lit
 
 
 class Questions(StrEnum):
-    """Who is asked."""
+    """Where the questions of a call go: to the person here, nowhere, or to others."""
 
     ASK = "ask"
     FAIL = "fail"
@@ -49,9 +49,9 @@ def callback_for(
     """The callback for questions. No question is declined because nobody sits at the terminal.
 
     Args:
-        questions: Who is asked.
+        questions: As the line says; ``None`` if it does not.
         paused: Keeps the terminal free for a form.
-        elsewhere: Who is asked if the line does not say, and there is no terminal.
+        elsewhere: Where they go if the line does not say, and there is no terminal.
     """
     match questions or (Questions.ASK if is_terminal() else elsewhere):
         case Questions.ASK:

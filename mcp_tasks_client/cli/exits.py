@@ -55,7 +55,7 @@ class CommandError(Exception):
         }
 
 
-def exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
+def _exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
     """The exit code for an error.
 
     Args:
@@ -102,4 +102,4 @@ def as_command_error(error: tasks.TasksClientError) -> CommandError:
     has_task = reference is not None and reference["task_id"] is not None
     if isinstance(error, tasks.OutcomeUnknownError) and error.record is not None:
         record_id = error.record.record_id
-    return CommandError(exit_of(error, has_task=has_task), str(error), record=record_id)
+    return CommandError(_exit_of(error, has_task=has_task), str(error), record=record_id)

@@ -272,7 +272,7 @@ def _tell(one: Field, text: str) -> str:
         return one.show(value) or json.dumps(value)
     offered = {json.dumps(choice.value): _name(choice) for choice in one.choices}
     chosen = value if one.kind == "choices" else [value]
-    return ", ".join(offered[json.dumps(one)] for one in chosen) or "none of them"
+    return ", ".join(offered[json.dumps(each)] for each in chosen) or "none of them"
 
 
 async def _pick(terminal: _Terminal, form: Form) -> Sequence[Field]:

@@ -1,4 +1,4 @@
-"""Which journal a verb looks at, and of it which calls."""
+"""The journal that a verb looks at, and of it the calls."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["SHORT_ID", "Line", "short_id", "short_question"]
+__all__ = ["Line", "short_id", "short_question"]
 
-SHORT_ID = 8
+_SHORT_ID = 8
 """Characters of a ``record_id`` in lists and receipts."""
 
 
@@ -26,7 +26,7 @@ class Line:
 
 def short_id(record_id: str) -> str:
     """Enough of an ID to name a call."""
-    return record_id[:SHORT_ID]
+    return record_id[:_SHORT_ID]
 
 
 def short_question(question_id: str) -> str:

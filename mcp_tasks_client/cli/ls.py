@@ -26,7 +26,7 @@ from .watching import watch_calls
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["draw_calls", "find_calls", "ls"]
+__all__ = ["draw_calls", "ls"]
 
 
 def ls(
@@ -78,7 +78,7 @@ def ls(
 
     async def main() -> None:
         async with where.inbox() as inbox:
-            find = partial(find_calls, inbox, is_wanted, label, limit)
+            find = partial(_find_calls, inbox, is_wanted, label, limit)
             if watch:
                 await watch_calls(inbox, find, draw, output)
                 return
@@ -96,7 +96,7 @@ def ls(
     run(main, output, where)
 
 
-async def find_calls(
+async def _find_calls(
     inbox: tasks.Inbox, is_wanted: Callable[[SeenCall], bool], label: str | None, limit: int | None
 ) -> list[SeenCall]:
     """The newest calls that are wanted, oldest first.

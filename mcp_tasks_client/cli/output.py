@@ -1,4 +1,4 @@
-"""What the command writes: the result or the list on stdout, all else on stderr."""
+"""The output of the command: the result or the list on stdout, all else on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 __all__ = [
-    "LONGEST_RESULT",
     "Output",
     "as_sent",
     "dump",
@@ -27,7 +26,7 @@ __all__ = [
     "read_result",
 ]
 
-LONGEST_RESULT = 1_000_000
+_LONGEST_RESULT = 1_000_000
 """Characters of a result that are written for people. ``--json`` writes all of it."""
 
 
@@ -77,7 +76,7 @@ class Output:
         Raises:
             OSError: As above.
         """
-        _write(sys.stdout, f"{many_lines(text, LONGEST_RESULT)}\n")
+        _write(sys.stdout, f"{many_lines(text, _LONGEST_RESULT)}\n")
 
     def lines(self, lines: Iterable[str]) -> None:
         """Write lines of a list, however long it is. Each of them is bounded already.

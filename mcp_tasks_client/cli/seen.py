@@ -1,4 +1,4 @@
-"""A call as the verbs see it: its record, who drives it, its open questions; in JSON and in words."""
+"""A call as the verbs see it: its record, its driver, its open questions; in JSON and in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a journal is: where it is kept, and what is wrong with it. Found out by reading alone."""
+"""The examination of a journal: where it is kept, and its faults. It only reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Examination:
     """False if nobody has made the journal yet."""
 
     is_usable: bool
-    """True if it can be opened, which takes a journal of this version that can be read and has no damage."""
+    """True if it can be opened, since it is a journal of this version, can be read, and has no damage."""
 
     version: int | None
     """Of its tables; ``None`` if that cannot be told."""
@@ -50,4 +50,4 @@ class Examination:
     """The processes that have it open, those of other users only where this one may see them."""
 
     faults: tuple[str, ...]
-    """Sentences that tell what is wrong with it, and what to do."""
+    """The faults, each a sentence that says what to do."""

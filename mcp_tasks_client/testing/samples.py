@@ -1,4 +1,4 @@
-"""Records, leases and texts for the tests of journals, and whoever judges, listens and looks."""
+"""Records, leases and texts for the tests of journals, and functions that judge, listen and look."""
 
 from __future__ import annotations
 

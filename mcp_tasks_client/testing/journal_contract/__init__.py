@@ -1,4 +1,4 @@
-"""What every journal keeps to, as tests that whoever writes a journal runs over it. Needs pytest.
+"""The rules of every journal, as tests that the author of a journal runs over it. Needs pytest.
 
 ::
 

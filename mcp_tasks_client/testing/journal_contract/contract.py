@@ -52,7 +52,7 @@ class JournalContract(
             them are then made for one test, and leases are renewed.
         loops: Event loops, by anyio's names for them, that use one journal object at the same time, each in a
             thread of its own. Empty for a journal that only one event loop at a time may use.
-        durations: Whether it keeps how long tasks ran (:meth:`mcp_tasks_client.Journal.durations`).
+        durations: Whether it keeps how long tasks ran (``durations()``).
     """
 
     pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""What is forgotten: by name, or because it is old."""
+"""Forgetting: by name, or because a record is old."""
 
 from __future__ import annotations
 

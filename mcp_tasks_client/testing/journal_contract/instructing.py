@@ -1,4 +1,4 @@
-"""Instructions: what whoever does not drive a call leaves in the journal for whoever does."""
+"""Instructions: a client that does not drive a call leaves them in the journal for the one that does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who drives what: records that are taken and released, and the leases of their owners."""
+"""Owners: the records that they take and release, and their leases."""
 
 from __future__ import annotations
 

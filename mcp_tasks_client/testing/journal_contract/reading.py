@@ -1,4 +1,4 @@
-"""What is read: the same records as were given, in their order, and none of another scope."""
+"""Reading: the same records as were given, in their order, and none of another scope."""
 
 from __future__ import annotations
 

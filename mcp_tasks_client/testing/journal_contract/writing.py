@@ -1,4 +1,4 @@
-"""What is written: claims, states and deliveries, each kept or refused as a whole."""
+"""Writing: claims, states and deliveries, each kept or refused as a whole."""
 
 from __future__ import annotations
 
