@@ -1,18 +1,21 @@
-"""``show``: why nothing happens, in the words that fit where the call stands."""
+"""``show``: a call whole, and why nothing happens."""
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
-from mcp_tasks_client import LastFailure, Question
+from mcp_tasks_client import LastFailure, Origin, Question, Scope
 from mcp_tasks_client.cli.journal import Where
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
 from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.testing.samples import observing, record
+from tests.kit.command import Command
 
 WHERE = Where("journal.sqlite3")
 
@@ -57,3 +60,47 @@ def test_a_question_is_one_line_be_its_method_as_it_may() -> None:
     told = lines(observing("task-1"), asked)
     assert "Question record-1-0123: sampling/other Result forged" in told
     assert not any("\n" in line for line in told)
+
+
+def test_a_call_is_told_whole_in_rows_and_as_json(over_file: Command) -> None:
+    at = time.time()
+    over_file.write(
+        record(
+            record_id="made-by-an-agent",
+            tool="build",
+            label="Nightly",
+            scope=Scope("https://one.example/mcp", "ada"),
+            application="agent",
+            origin=Origin("agent.py", "laptop", 4711),
+            idempotency_key="k",
+            state=observing("task-1", statusMessage="compiling"),
+            created_at=at - 60,
+        )
+    )
+    ran = over_file("show", "made-by")
+    assert (ran.code, ran.err) == (0, "")
+    rows, reasons = ran.out.split("\n\n", 1)
+    told = dict(re.split(r"  +", line, maxsplit=1) for line in rows.splitlines())
+    assert datetime.fromisoformat(told.pop("Made")).timestamp() == pytest.approx(at - 60, abs=1)
+    assert told == {
+        "Call": "made-by-an-agent",
+        "Tool": "build: Nightly",
+        "State": "working",
+        "Server says": "compiling",
+        "Server": "https://one.example/mcp",
+        "On behalf of": "ada",
+        "Application": "agent",
+        "Made by": "agent.py on laptop, process 4711",
+        "Key": "k",
+        "Driven": "by nobody",
+    }
+    assert reasons == "No living process drives it, so nobody polls: mcp-tasks wait made-by-\n"
+    document = over_file("show", "made-by", "--json").document
+    assert (document["record"], document["state"], document["driven"]) == (
+        "made-by-an-agent",
+        "working",
+        False,
+    )
+    assert document["origin"] == {"program": "agent.py", "host": "laptop", "pid": 4711}
+    assert (document["estimate"], document["result"], document["error"]) == (None, None, None)
+    assert "task-1" not in ran.out + str(document), "the ID of a task is a credential"
