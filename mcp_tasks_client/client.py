@@ -35,7 +35,7 @@ from .hosts.sdk.introspection import is_client
 from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
 from .journal.sqlite.journal import choose_journal
-from .machine.record import Scope, TaskRecord
+from .machine.record import Scope, TaskRecord, reference_of
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .protocol import OLDER_VERSION
 from .questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
@@ -437,9 +437,9 @@ class TasksClient:
         await self.deliver(store, limit=limit)
 
     async def attach(
-        self, task_id_or_reference: str | TaskReference, *, label: str | None = None
+        self, task_id_or_reference: str | TaskReference | TaskRecord, *, label: str | None = None
     ) -> TaskHandle:
-        """A handle for a task that is known by its ID or by a handle's reference.
+        """A handle for a task that is known by its ID, by a handle's reference, or by its record.
 
         It is observed in the background. A task that the journal does not know yet becomes part of it
         and is looked at once before this returns; whatever that brought, ``result()`` tells. Whichever
@@ -454,8 +454,10 @@ class TasksClient:
                 or names a call of which this journal holds nothing; or the label is none.
             JournalError: The journal could not be read or written.
         """
-        endpoint = self._opened()
-        return TaskHandle(endpoint, await endpoint.attach(task_id_or_reference, label))
+        endpoint, wanted = self._opened(), task_id_or_reference
+        if isinstance(wanted, TaskRecord):
+            wanted = reference_of(wanted)
+        return TaskHandle(endpoint, await endpoint.attach(wanted, label))
 
     async def acknowledge(self, record_or_handle: TaskRecord | Handle) -> None:
         """Count the outcome of a call as delivered, without taking it: the host has it from elsewhere.

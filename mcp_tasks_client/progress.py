@@ -159,7 +159,7 @@ def note_of(record: TaskRecord, now: float, questions: Sequence[Question], *, is
     if record.finished:
         return ""
     if questions:
-        return f"waits for an answer since {format_span(now - questions[0].asked_at)}"
+        return f"waits for an answer for {format_span(now - questions[0].asked_at)}"
     if failure is not None:
         what = "no room at the server" if record.status == "gathering" else "server not reached"
         return f"{what} for {format_span(now - failure.since)}: {one_line(failure.message)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -61,6 +62,10 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 # there and then. While the tests are collected there is none.
 gc.set_threshold(50_000, 20, 20)
 gc.disable()
+
+# A shell that starts the tests in the background has SIGINT ignored, and each program of a test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # FastMCP's worker polls its queue 20 times a second, though the queue wakes it at once. The servers of a
 # run, which are idle most of the time, would spend a twentieth of its CPU time on that.

@@ -87,7 +87,7 @@ SAID = {
     ),
     "asks": (
         record_of(input_required(TASK, {"one": ASK}), questions=(asked,)),
-        "build  input_required  4m12s  waits for an answer since 2m",
+        "build  input_required  4m12s  waits for an answer for 2m",
     ),
     "answered": (
         record_of(input_required(TASK, {"one": ASK}), questions=(replace(asked, stage="answered"),)),

@@ -143,7 +143,7 @@ async def _look_at_calls(where: Where, findings: list[_Finding]) -> dict[str, An
     undriven = [
         one
         for one in seen
-        if not (one.record.finished or one.is_driven or one.questions) and one not in unknown
+        if not (one.record.finished or one.is_driven or one.questions) and one.state != "outcome_unknown"
     ]
     undelivered = [one for one in seen if one.record.finished and one.record.delivered_at is None]
     findings += _findings_of(where, unknown, undriven, undelivered, questions)

@@ -208,15 +208,7 @@ class _Driving:
 
     async def _drive(self, record: tasks.TaskRecord) -> None:
         try:
-            handle = await self._client.attach(
-                tasks.TaskReference(
-                    endpoint=record.scope.endpoint,
-                    principal=record.scope.principal,
-                    tool=record.tool,
-                    task_id=record.task_id,
-                    record_id=record.record_id,
-                )
-            )
+            handle = await self._client.attach(record)
             end = await handle.peek()
         except (
             tasks.JournalError,

@@ -40,7 +40,7 @@ def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandErr
     asked = error.questions[0]
     return CommandError(
         failure.exit,
-        f"The server asks: {message_of(asked)}. The call waits for the answer.",
+        f"The call waits for an answer. The server asks: {message_of(asked)}",
         record=failure.record,
         next=where.line("answer", short_question(asked.question_id)),
     )

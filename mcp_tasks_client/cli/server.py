@@ -38,8 +38,8 @@ __all__ = [
     "read_server",
 ]
 
-_COMMAND: Final = "stdio:"
-"""Begins the text that stands for a command, where a line has a URL."""
+_COMMAND: Final = "\0"
+"""Begins the text that stands for a command, where a line has a URL. No typed word can hold it."""
 
 ServerArgument = Annotated[
     str,

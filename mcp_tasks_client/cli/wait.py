@@ -202,12 +202,4 @@ class Waiting:
             server = self._reach.server_of(record)
             made = server.client(self._where, self._elicitation, scope=record.scope)
             client = self._clients[record.scope] = await self._opened.enter_async_context(made)
-        return await client.attach(
-            tasks.TaskReference(
-                endpoint=record.scope.endpoint,
-                principal=record.scope.principal,
-                tool=record.tool,
-                task_id=record.task_id,
-                record_id=record.record_id,
-            )
-        )
+        return await client.attach(record)

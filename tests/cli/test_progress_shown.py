@@ -82,7 +82,7 @@ def test_wait_shows_calls_that_another_program_drives(real_server: RealServer, j
         handles = [agent.start_tool("slow", {"seconds": 6.0}), agent.start_tool("ask_name")]
         names = [one.reference["record_id"] for one in handles]
         with in_terminal(journal, "wait", *names, "--any", "--questions", "leave") as terminal:
-            terminal.see("slow      working", "ask_name  input_required", "waits for an answer since")
+            terminal.see("slow      working", "ask_name  input_required", "waits for an answer for")
             assert terminal.wait() == 0
             assert terminal.text == "rested"
 
