@@ -63,7 +63,7 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 gc.set_threshold(50_000, 20, 20)
 gc.disable()
 
-# A shell that starts the tests in the background has SIGINT ignored, and each program of a test would inherit that.
+# A shell that starts the tests in the background has SIGINT ignored. Programs of tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

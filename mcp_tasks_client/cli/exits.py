@@ -82,6 +82,8 @@ def _exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
             return Exit.USAGE
         case tasks.WaitTimeoutError():
             return Exit.TIMED_OUT if has_task else Exit.OUTCOME_UNKNOWN
+        case tasks.SessionError(code=-32602) if has_task:
+            return Exit.GONE
         case tasks.SessionError() if not has_task:
             return _exit_before_task(error)
         case _:  # an argument that makes no sense is a ValueError, too

@@ -67,7 +67,8 @@ class Endpoint:
         self.scope = scope
         self.adopted: WeakSet[LiveCall] = WeakSet()
         self._store, environment = engine.store, engine.environment
-        requests = Requests(session, inputs, self, self._store.owning, environment)
+        owning, application = self._store.owning, engine.application
+        requests = Requests(session, inputs, self, owning, environment, application)
         self._runner = Runner(self._store, requests, engine.policy, environment)
         if hears:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)

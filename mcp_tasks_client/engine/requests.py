@@ -32,7 +32,7 @@ from ..machine.record import TaskRecord, reference_of
 from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
-from ..protocol.text import shorten
+from ..protocol.text import name_tool, shorten
 from ..questions.answers import NoAnswerError
 from ..questions.callbacks import InputContext, Inputs
 from ..questions.question import Question, TakesAnswers, asked_under, open_questions, question_id
@@ -81,11 +81,13 @@ class Requests:
         takes: TakesAnswers,
         owning: Owning,
         environment: Environment,
+        application: str | None = None,
     ) -> None:
         self.session = session
         self.inputs = inputs
         self._takes = takes
         self._owning = owning
+        self._application = application
         self._clock = environment.clock
         self._jitter = environment.jitter
         self._observed = ObservedSteps(environment.observer)
@@ -149,7 +151,9 @@ class Requests:
             if _is_unknown(error):
                 logger.debug("%s is not known to the server: %s", _name(call), error)
                 now, jitter = self._clock.time(), self._jitter()
-                return ev.TaskMissing(message=error.remote_message, now=now, jitter=jitter), error
+                denied = self._denial(call, error)
+                missing = ev.TaskMissing(message=error.remote_message, now=now, jitter=jitter, denied=denied)
+                return missing, denied or error
             if error.retryable and not self._is_end(call, error):
                 logger.debug("%s will be polled again: %s", _name(call), error)
                 failed = ev.PollFailed(
@@ -320,6 +324,18 @@ class Requests:
             return False
         most, over_s = error.patience
         return before.count + 1 >= most and self._clock.time() - before.since >= over_s
+
+    def _denial(self, call: LiveCall, error: SessionError) -> SessionError | None:
+        """The error for a client that may not have the credential of a call; ``None`` for the call's own."""
+        if call.record.application in (None, self._application):
+            return None
+        return SessionError(
+            f"The server does not know the task of {name_tool(call.record.tool)}, or does not show it to "
+            "this credential. The call stays as it is for the application that made it.",
+            code=error.code,
+            remote_message=error.remote_message,
+            data=error.data,
+        )
 
     def _refused(self, error: Exception, untaken: tuple[str, ...] = ()) -> ev.Event:
         return ev.ObservationRefused(error=error, now=self._clock.time(), untaken=untaken)

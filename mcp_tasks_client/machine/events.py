@@ -136,6 +136,10 @@ class TaskMissing:
     now: float
     jitter: float = 0.0
 
+    denied: Exception | None = None
+    """Given by a client of another application than the call's. Servers say the same to a credential that is
+    not that of the task, so that such a client parks the call by this error, and ends nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationRefused:

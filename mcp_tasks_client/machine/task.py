@@ -182,13 +182,13 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
                 why = "the server says that it does not know the task, and is asked once more"
                 failed = ev.PollFailed(why=why, now=event.now, jitter=event.jitter)
                 return _fail(replace(state, missing=True), failed, policy)
+            if event.denied is not None and not expired:
+                return _refuse(
+                    replace(state, missing=False), ev.ObservationRefused(error=event.denied, now=event.now)
+                )
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ev.ObservationRefused():
-            untaken = mark_unsent(state.questions, event.untaken, untaken=True)
-            questions = reopen(doubt(take_back(untaken, "unsent")))
-            failure = count_failure(state.failure, str(event.error), event.now)
-            state = replace(state, questions=questions, failure=failure)
-            return state, (act.StopAsking(), act.Park(event.error))
+            return _refuse(state, event)
         case ev.AnswerReady():
             questions = answer(state.questions, event.key, event.answer, event.now, event.refusals)
             if questions == state.questions:
@@ -232,6 +232,15 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
             return _resume(state, event, policy)
         case _:
             raise ImpossibleEventError(state, event)
+
+
+def _refuse(state: Observing, event: ev.ObservationRefused) -> Step:
+    """Park a task that the server does not let us look at."""
+    untaken = mark_unsent(state.questions, event.untaken, untaken=True)
+    questions = reopen(doubt(take_back(untaken, "unsent")))
+    failure = count_failure(state.failure, str(event.error), event.now)
+    state = replace(state, questions=questions, failure=failure)
+    return state, (act.StopAsking(), act.Park(event.error))
 
 
 def _finished(state: Finished, event: ev.Event) -> Step:

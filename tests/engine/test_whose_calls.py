@@ -15,12 +15,12 @@ import pytest
 from mcp_tasks_client import BlockingTaskHandle, SqliteJournal, TaskHandle, TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.errors import WaitTimeoutError
+from mcp_tasks_client.errors import SessionError, TaskNotFoundError, WaitTimeoutError
 from mcp_tasks_client.machine.record import Origin, Scope
 from mcp_tasks_client.testing import working
 from tests._requirements import requirement
 from tests._results import text
-from tests.engine.world import TASK, World
+from tests.engine.world import TASK, World, finish
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +147,30 @@ async def test_an_outcome_that_another_program_has_looked_at_is_free_for_its_own
             assert text(await found.result()) == "done"
         assert text(await attached.peek()) == "done"
         await attached.acknowledge()
+
+
+@requirement("law:9")
+@pytest.mark.parametrize("its", ["payroll", None])
+async def test_a_client_of_another_application_ends_no_task_that_its_credential_may_not_see(
+    its: str | None,
+) -> None:
+    """A call without a name is anybody's, also to be ended."""
+    missing = SessionError("?", code=-32602, remote_message="not found")
+    world = World(gets={TASK: [working(TASK, poll_interval_ms=1000), missing]})
+    async with world.client(application=its) as client:
+        handle = await client.start_tool("deploy", idempotency_key="k")
+    async with world.client(application="billing") as looking:
+        attached = await looking.attach(handle.reference)
+        error = await world.error_of(attached.result)
+        assert isinstance(error, SessionError if its else TaskNotFoundError)
+        assert ("to this credential" in str(error)) == (its is not None)
+    async with world.client(application=its) as client:
+        (record,) = await client.records()
+        assert record.finished == (its is None)
+        if its:
+            finish(world, TASK)
+            (found,) = await client.resume()
+            assert text(await found.result()) == TASK
 
 
 async def test_the_origin_is_the_process_that_the_environment_names() -> None:
