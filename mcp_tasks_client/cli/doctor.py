@@ -187,9 +187,7 @@ def _findings_of(
 
 
 def _wait(where: Where, calls: Sequence[SeenCall]) -> str:
-    if len(calls) > _MOST_IDS:
-        return where.line("ls")
-    return where.line("wait", *(short_id(one.record.record_id) for one in calls))
+    return where.line("wait", *(short_id(one.record.record_id) for one in calls[:_MOST_IDS]))
 
 
 def _count(things: Sequence[object], one: str, several: str) -> str:

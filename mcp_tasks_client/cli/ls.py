@@ -30,7 +30,14 @@ __all__ = ["draw_calls", "ls"]
 
 
 def ls(
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also calls whose outcome was received.")] = False,
+    all_: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            "-a",
+            help="Also calls whose outcome was received. Those without a key are forgotten then.",
+        ),
+    ] = False,
     state: Annotated[str | None, typer.Option(help="Only calls in this state, such as working.")] = None,
     server: Annotated[
         str | None, typer.Option(help="Only calls at a server whose name has this text.")
@@ -129,7 +136,7 @@ def draw_calls(
         table.add_column(name, no_wrap=name in ("ID", "STATE", "AGE"))
     for seen in calls[left_out:]:
         styles = ("", STYLES.get(seen.state, ""), "", "", "", "")
-        cells = zip(_cells(seen), styles, strict=True)
+        cells = zip(_cells(seen, is_short=True), styles, strict=True)
         table.add_row(*(Text(cell, style, no_wrap=True, overflow="ellipsis") for cell, style in cells))
     yield table
     if left_out:
@@ -147,11 +154,13 @@ def align_calls(calls: Sequence[SeenCall]) -> Iterator[str]:
 _COLUMNS: Final = ("ID", "STATE", "CALL", "SERVER", "AGE", "")
 
 
-def _cells(seen: SeenCall) -> tuple[str, ...]:
-    """The columns of a call."""
+def _cells(seen: SeenCall, *, is_short: bool = False) -> tuple[str, ...]:
+    """The columns of a call. Where room is short, an address has no scheme."""
     record = seen.record
     age = format_span((record.delivered_at or time.time()) - record.created_at)
     server = one_line(record.scope.endpoint)
+    if is_short:
+        server = server.removeprefix("https://").removeprefix("http://")
     return short_id(record.record_id), seen.state, seen.title, server, age, seen.note()
 
 

@@ -111,8 +111,6 @@ def _rows(seen: SeenCall) -> Iterator[tuple[str, str]]:
         yield "Received", exact(record.delivered_at)
     if record.expires_at is not None:
         yield "Server keeps it", f"until {exact(record.expires_at)} ({ahead(record.expires_at)})"
-    if record.due_at is not None and seen.is_driven:
-        yield "Next look", f"{exact(record.due_at)} ({ahead(record.due_at)})"
     if record.last_failure is not None:
         name = "No room since" if record.status == "gathering" else "Not reached since"
         yield name, f"{exact(record.last_failure.since)}, {record.last_failure.count} requests"
