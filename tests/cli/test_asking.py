@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from mcp_tasks_client.cli.exits import Exit
 from tests._requirements import requirement
-from tests.kit.terminal import Terminal, in_terminal, run_command
+from tests.kit.terminal import COMMAND, Terminal, in_terminal, run_command
 from tests.real_server import RealServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tests have a terminal on POSIX alone")
@@ -206,3 +207,22 @@ def test_a_question_that_is_left_waits_for_another_terminal(real_server: RealSer
         assert run_command(journal, "answer", asked["question"], "name=Dee").code == 0
         assert terminal.wait() == 0
         assert terminal.text.endswith("Hello, Dee")
+
+
+def test_ctrl_z_stops_the_program_in_a_form_and_it_goes_on_where_it_was(
+    real_server: RealServer, tmp_path: Path
+) -> None:
+    shell = ("bash", "--norc", "--noprofile", "-i")  # without a shell no process is stopped
+    with in_terminal(tmp_path / "journal.sqlite3", lines=TALL, program=shell) as terminal:
+        terminal.type(f"{shlex.join(COMMAND)} call {real_server.url} ask_name\r")
+        terminal.see("1 of 1 >")
+        terminal.type("Fa")
+        terminal.see("1 of 1 > Fa")
+        terminal.type("\x1a")
+        terminal.see("Stopped")
+        terminal.type("fg\r")
+        terminal.see("Stopped", "1 of 1 > Fa")
+        terminal.type("y\r")
+        terminal.see("Review.", "Fay", "s: send")
+        terminal.type("s")
+        terminal.see("Hello, Fay")
