@@ -212,7 +212,7 @@ def test_a_question_that_is_left_waits_for_another_terminal(real_server: RealSer
 def test_ctrl_z_stops_the_program_in_a_form_and_it_goes_on_where_it_was(
     real_server: RealServer, tmp_path: Path
 ) -> None:
-    shell = ("bash", "--norc", "--noprofile", "-i")  # without a shell no process is stopped
+    shell = ("bash", "--norc", "--noprofile", "-i")  # without one no process is stopped
     with in_terminal(tmp_path / "journal.sqlite3", lines=TALL, program=shell) as terminal:
         terminal.type(f"{shlex.join(COMMAND)} call {real_server.url} ask_name\r")
         terminal.see("1 of 1 >")
