@@ -23,6 +23,7 @@ from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, W
 from .output import Output
 from .running import run
 from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, access_words, read_server
+from .times import TimeoutOption
 
 __all__ = ["call"]
 
@@ -49,7 +50,7 @@ def call(
     ] = False,
     label: Annotated[str | None, typer.Option(help="A short text that lists show beside the call.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the server has a task.")] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait at most so long.")] = None,
+    timeout: TimeoutOption = None,
     questions: QuestionsOption = None,
     cancel_on_interrupt: Annotated[
         bool, typer.Option("--cancel-on-interrupt", help="Ctrl-C cancels the task. Without, it runs on.")

@@ -1,4 +1,8 @@
-"""The words that the shell offers behind TAB: IDs of calls and of questions, each with its call in words."""
+"""The words that the shell offers behind TAB: IDs of calls and of questions, each with its call in words.
+
+A shell may read the words as code: typer quotes them for zsh in part, and zsh evaluates them once more. So no
+character stays that means something to a shell.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import Final
 import typer
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.foreign_text import one_line
 from mcp_tasks_client.progress import title_of
 
 from .exits import CommandError
@@ -28,7 +31,7 @@ def complete_record(context: typer.Context, incomplete: str) -> Iterator[tuple[s
         for record in reversed(inbox.records(limit=_MOST_RECORDS)):
             if record.record_id.startswith(incomplete):
                 words = f"{title_of(record.tool, record.label)} {record.status}"
-                yield record.record_id, one_line(words, _LONGEST_WORDS)
+                yield record.record_id, _plain(words)
 
 
 def complete_question(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
@@ -36,8 +39,13 @@ def complete_question(context: typer.Context, incomplete: str) -> Iterator[tuple
     with suppress(tasks.TasksClientError, CommandError), _inbox(context) as inbox:
         for question in inbox.questions()[:_MOST_QUESTIONS]:
             if question.question_id.startswith(incomplete):
-                words = title_of(question.tool, question.label)
-                yield question.question_id, one_line(words, _LONGEST_WORDS)
+                yield question.question_id, _plain(title_of(question.tool, question.label))
+
+
+def _plain(words: str) -> str:
+    """The letters and digits of a text, and of its signs those that mean nothing to a shell."""
+    kept = "".join(one if one.isalnum() or one in ".,_-" else " " for one in words)
+    return " ".join(kept.split())[:_LONGEST_WORDS]
 
 
 def _inbox(context: typer.Context) -> tasks.BlockingInbox:

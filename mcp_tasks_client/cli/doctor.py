@@ -230,8 +230,6 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
                 told["tools"] = len((await client.list_tools()).tools)
                 if isinstance(server, Server):
                     told["credential"] = "accepted" if server.headers else "not needed"
-    except ValueError as error:
-        raise CommandError(Exit.USAGE, str(error)) from None
     except CommandError as error:  # a command that does not start
         if error.exit is Exit.USAGE:
             raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import mcp_tasks_client as tasks
 
-__all__ = ["CommandError", "Exit", "as_command_error"]
+__all__ = ["CommandError", "Exit", "as_command_error", "reading_options"]
 
 
 class Exit(IntEnum):
@@ -53,6 +55,21 @@ class CommandError(Exception):
             "record": self.record,
             "next": self.next,
         }
+
+
+@contextmanager
+def reading_options() -> Iterator[None]:
+    """Have the library read what options gave. An option that makes no sense is an error of the line.
+
+    Raises:
+        CommandError: One makes no sense.
+    """
+    try:
+        yield
+    except tasks.TasksClientError:
+        raise
+    except ValueError as error:
+        raise CommandError(Exit.USAGE, str(error)) from None
 
 
 def _exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:

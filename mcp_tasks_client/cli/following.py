@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import mcp_tasks_client as tasks
 
-from .exits import CommandError, Exit, as_command_error
+from .exits import CommandError, Exit, as_command_error, reading_options
 from .journal import Where
 from .lines import short_id, short_question
 from .output import Output, as_sent
@@ -61,11 +61,12 @@ class Follower:
         """Make a call, until the server has answered.
 
         Raises:
-            CommandError: A question waits for an answer.
+            CommandError: A question waits for an answer; or the label, the key or an argument makes no sense.
             TasksClientError: The call could not be made, or its outcome is unknown.
         """
         try:
-            return await starting
+            with reading_options():
+                return await starting
         except tasks.InputUnansweredError as error:
             raise name_question(error, self._where) from error
 

@@ -55,8 +55,6 @@ def _run_to_exit(main: Callable[[], Awaitable[Exit | None]], output: Output, whe
         failure = as_command_error(error)
     except OSError as error:
         failure = CommandError(Exit.UNEXPECTED, f"The output could not be written: {error}")
-    except ValueError as error:
-        failure = CommandError(Exit.USAGE, str(error))
     except Exception as error:  # a fault of ours, which has to be seen
         output.note(traceback.format_exc())
         failure = CommandError(Exit.UNEXPECTED, f"{type(error).__name__}: {error}")

@@ -17,7 +17,7 @@ import mcp_tasks_client as tasks
 
 from .asking import Elicit
 from .command import Command
-from .exits import CommandError, Exit
+from .exits import CommandError, Exit, reading_options
 from .journal import APPLICATION, Where
 from .mcp_json import read_entry
 
@@ -75,7 +75,11 @@ ServerOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server by its URL, with the headers of each request."""
+    """A server by its URL, with the headers of each request.
+
+    Raises:
+        CommandError: The URL cannot be read.
+    """
 
     url: str = field(repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
@@ -84,6 +88,12 @@ class Server:
 
     words: tuple[str, ...] = ()
     """The options that name the credential in another line. They hold no secret."""
+
+    def __post_init__(self) -> None:
+        try:
+            _ = urlsplit(self.url).port
+        except ValueError:  # its message may quote a password
+            raise CommandError(Exit.USAGE, "The URL of the server has no valid host or port.") from None
 
     @property
     def name(self) -> str:
@@ -120,17 +130,21 @@ class Server:
             elicitation: Answers questions.
             scope: Of a call that is there already; ``None`` is that of a new one.
             application: Whose calls the client makes.
+
+        Raises:
+            CommandError: The URL, a header or the journal makes no sense.
         """
         principal = where.principal if scope is None else scope.principal
-        return tasks.TasksClient(
-            self.url,
-            journal=where.name_journal(),
-            endpoint=None if scope is None else scope.endpoint,
-            principal=principal,
-            application=application,
-            elicitation=elicitation,
-            headers=self.headers or None,
-        )
+        with reading_options():
+            return tasks.TasksClient(
+                self.url,
+                journal=where.name_journal(),
+                endpoint=None if scope is None else scope.endpoint,
+                principal=principal,
+                application=application,
+                elicitation=elicitation,
+                headers=self.headers or None,
+            )
 
 
 AnyServer: TypeAlias = Server | Command

@@ -14,7 +14,7 @@ from .exits import CommandError, Exit
 from .journal import Nowhere
 from .lines import Line
 from .listing import list_tools
-from .output import Output
+from .output import Output, as_sent
 from .running import run
 from .server import (
     AnyServer,
@@ -87,7 +87,7 @@ def tools(
 
 
 def _document_of(tool: Tool) -> Any:
-    return tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return as_sent(tool)
 
 
 # ── for people ────────────────────────────────────────────────────────────────────────────────────

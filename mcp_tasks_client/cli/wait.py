@@ -31,6 +31,7 @@ from .journal import (
 from .output import Output
 from .running import run
 from .server import BearerOption, HeaderEnvOption, HeaderOption, Reach, ServerOption, read_reach
+from .times import TimeoutOption
 
 __all__ = ["Waiting", "receive", "wait"]
 
@@ -49,7 +50,7 @@ def wait(
             "--take", help="Count the outcome as received, also for the program that made the call."
         ),
     ] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait at most so long.")] = None,
+    timeout: TimeoutOption = None,
     questions: QuestionsOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="One object; an array of them for several IDs.")

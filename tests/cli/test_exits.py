@@ -233,6 +233,16 @@ async def test_a_wait_that_is_over_says_if_there_is_a_task(tmp_path: Path) -> No
         ("call", "URL", "tool", "--bearer-env", "NO_SUCH_VARIABLE"),
         ("call", "URL", "tool", "--header", "nonsense"),
         ("call", "ftp://127.0.0.1/", "tool"),
+        ("call", "http://127.0.0.1:99999/mcp", "tool"),
+        ("tools", "http://[::1/mcp"),
+        ("doctor", "http://127.0.0.1:99999/mcp"),
+        ("call", "URL", "tool", "--header", "X: \x01"),
+        ("doctor", "URL", "--header", "X: \x01"),
+        ("call", "URL", "tool", "--label", "x" * 201),
+        ("call", "URL", "tool", "--key", ""),
+        ("call", "URL", "tool", "--input-json", '{"a": NaN}'),
+        ("call", "URL", "tool", "--timeout", "nan"),
+        ("wait", "abc", "--timeout", "nan"),
         ("call", "URL"),
         ("call", "URL", "tool", "--nonsense"),
         ("wait",),
@@ -269,3 +279,19 @@ async def test_a_journal_that_is_none_has_its_own_code_and_names_the_doctor(
     assert (ran.code, ran.error["code"]) == (Exit.JOURNAL_UNUSABLE, "journal_unusable")
     assert ran.error["next"] == "mcp-tasks doctor"
     assert not here.server.received
+
+
+# ── what a server may send ────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_time_to_live_of_ages_is_shown_in_every_list(tmp_path: Path) -> None:
+    ages = working(ttlMs=10**15)
+    async with world(tmp_path, calls=[ages], gets=[ages]) as here:
+        detached = await here.run("call", "URL", "tool", "--detach")
+        assert (detached.code, "until at least the year 9999" in detached.err) == (0, True)
+        (seen,) = (await here.run("ls", "--json")).document
+        assert seen["expires_at"] is None
+        shown = await here.run("show", seen["record"])
+        assert (shown.code, "until at least the year 9999" in shown.out) == (0, True)
+        assert (await here.run("doctor")).code == Exit.UNEXPECTED, "nobody drives the call"
+        assert (await here.run("wait", seen["record"], "--timeout", "1")).code == Exit.TIMED_OUT
