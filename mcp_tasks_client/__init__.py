@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .engine.observer import Observer, Point
     from .errors import (
         AlreadyAnsweredError,
+        CallForgottenError,
         ConnectionLostError,
         CredentialRefusedError,
         DrivenElsewhereError,
@@ -95,6 +96,7 @@ _NAMES_OF = {
     ),
     ".errors": (
         "AlreadyAnsweredError",
+        "CallForgottenError",
         "ConnectionLostError",
         "CredentialRefusedError",
         "DrivenElsewhereError",
@@ -191,6 +193,7 @@ __all__ = [
     "BlockingQuestion",
     "BlockingTaskHandle",
     "BlockingTasksClient",
+    "CallForgottenError",
     "Clock",
     "Codec",
     "ConnectionLostError",

@@ -24,6 +24,7 @@
     │ ├ RemoteProtocolError          a reply that the protocol does not allow
     │ └ MissingCapabilityError       the server wants a capability that was not declared
     └ JournalError
+      ├ CallForgottenError           another client has brought the call to its end
       ├ JournalLockedError           another process holds the file
       ├ JournalCodecError            a record that the codec= of the journal cannot encode or decode
       ├ JournalCorruptError          not a database, or a damaged one
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyAnsweredError",
+    "CallForgottenError",
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
@@ -390,6 +392,13 @@ class MissingCapabilityError(SessionError):
 
 class JournalError(TasksClientError):
     """The journal could not be read or written."""
+
+
+class CallForgottenError(JournalError):
+    """The journal had the call, and has it no more: mostly, another client has received its outcome.
+
+    A journal that was set back, by a failover or from a backup, has forgotten it too.
+    """
 
 
 class JournalLockedError(JournalError):

@@ -17,6 +17,7 @@ from mcp_types import CallToolResult
 from mcp_tasks_client import errors
 from mcp_tasks_client.errors import (
     AlreadyAnsweredError,
+    CallForgottenError,
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
@@ -107,6 +108,7 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     RemoteProtocolError: REMOTE,
     MissingCapabilityError: REMOTE,
     JournalError: {},
+    CallForgottenError: {},
     JournalLockedError: {},
     JournalCodecError: {},
     JournalCorruptError: {},

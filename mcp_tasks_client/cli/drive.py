@@ -193,6 +193,8 @@ class _Driving:
         try:
             self._tell("taken_up", record)
             await self._drive(record)
+        except (tasks.DrivenElsewhereError, tasks.CallForgottenError):
+            pass  # another process was faster
         except (
             tasks.JournalError,
             tasks.CredentialRefusedError,
@@ -200,8 +202,6 @@ class _Driving:
             OSError,
         ) as error:
             self._failure = error
-        except tasks.DrivenElsewhereError:
-            pass  # another process was faster
         # Not if it is cancelled: it is then a call that is let go.
         self._under_way.discard(record.record_id)
         self._changed.set()

@@ -81,6 +81,8 @@ def _exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
             run if its reply was lost.
     """
     match error:
+        case tasks.CallForgottenError():  # as a call that is not found
+            return Exit.GONE
         case tasks.JournalError():
             return Exit.JOURNAL_UNUSABLE
         case tasks.CredentialRefusedError():

@@ -12,7 +12,7 @@ import anyio
 
 from ..aio.clock import Clock
 from ..aio.signal import Signal, make_signal
-from ..errors import JournalError, TasksClientError
+from ..errors import CallForgottenError, JournalError, TasksClientError
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
 from ..machine.record import TaskRecord
@@ -422,9 +422,9 @@ def overtaken(call: LiveCall) -> OvertakenError:
     )
 
 
-def forgotten(call: LiveCall) -> JournalError:
+def forgotten(call: LiveCall) -> CallForgottenError:
     """The error of a call that the journal had, and has no more."""
-    return JournalError(
+    return CallForgottenError(
         f"The journal has forgotten the call of {name_tool(call.record.tool)}: another client brought it to "
         "its end, or the journal was set back (by a failover, or from a backup). If the server still knows "
         "the task, attach its ID."

@@ -269,7 +269,7 @@ class Owning:
         Raises:
             OvertakenError: The journal has no record of the call, which had no task yet: another client has
                 taken it back.
-            JournalError: Another client has brought it to its end, and it was forgotten.
+            CallForgottenError: Another client has brought it to its end, and it was forgotten.
         """
         while not call.ours:
             # To its end: cut in two, the journal would name us as the owner, ``call.ownership`` would not.

@@ -27,7 +27,11 @@ from mcp_tasks_client import (
     TaskRecord,
     TasksClient,
 )
+from mcp_tasks_client.cli.drive import _Driving
 from mcp_tasks_client.cli.exits import Exit
+from mcp_tasks_client.cli.journal import Where
+from mcp_tasks_client.cli.output import Output
+from mcp_tasks_client.testing import FaultPlan
 from tests._results import text
 from tests.cli.test_exits import World, world
 from tests.kit.current_server import (
@@ -214,6 +218,22 @@ async def test_a_call_that_was_left_later_is_taken_up_too(tmp_path: Path) -> Non
         ("taken_up", record_id),
         ("ended", record_id),
     ]
+
+
+async def test_a_call_that_its_program_receives_while_it_is_taken_up_ends_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await here.leave(application="agent")
+        plan, where = FaultPlan(), Where(str(here.journal))
+        async with (
+            here.client(observer=plan) as client,
+            where.inbox() as inbox,
+            SqliteJournal(here.journal) as journal,
+        ):
+            (record,) = await client.records()
+            plan.at("commit: take", "before", partial(journal.remove, record))
+            driving = _Driving(client, inbox, where, Output(as_json=False), ["agent"], once=True)
+            assert await driving.run() is Exit.RESULT
+    assert plan.passed.count(("after", "commit: take")) == 1
 
 
 # ── what does not end well ────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,13 @@ from typing import Any, Final, NamedTuple
 import anyio
 import pytest
 
-from mcp_tasks_client import SqliteJournal, TasksClient
-from mcp_tasks_client.cli.exits import Exit
+from mcp_tasks_client import SqliteJournal, TasksClient, TasksClientError
+from mcp_tasks_client.cli.exits import Exit, as_command_error
+from mcp_tasks_client.cli.following import follow
+from mcp_tasks_client.cli.journal import Where
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer
+from mcp_tasks_client.testing import FaultPlan
 from tests.kit.current_server import (
     DONE,
     DROP,
@@ -70,11 +75,19 @@ class World:
         given = [self.url if one == "URL" else one for one in arguments]
         return await anyio.to_thread.run_sync(partial(run_command, self.journal, *given))
 
+    def client(self, application: str = "agent", observer: Observer | None = None) -> TasksClient:
+        """A client of another program."""
+        return TasksClient(
+            self.url,
+            journal=SqliteJournal(self.journal),
+            application=application,
+            elicitation="later",
+            environment=Environment(observer=observer),
+        )
+
     async def leave(self, *, application: str, key: str | None = None) -> str:
         """Have another program make a call, and end before it is over. Returns the call's ID."""
-        async with TasksClient(
-            self.url, journal=SqliteJournal(self.journal), application=application, elicitation="later"
-        ) as client:
+        async with self.client(application) as client:
             handle = await client.start_tool("tool", idempotency_key=key)
             return handle.reference["record_id"]
 
@@ -179,6 +192,18 @@ async def test_the_first_end_is_enough_for_any(tmp_path: Path) -> None:
         ran = await here.run("wait", slow, good, "--any", "--json")
     assert ran.code == 0
     assert [one["record"] for one in ran.document] == [good]
+
+
+async def test_a_call_that_another_program_has_received_meanwhile_is_gone(tmp_path: Path) -> None:
+    async with world(tmp_path, gets=[WORKING]) as here:
+        await here.leave(application="agent")
+        plan = FaultPlan()
+        async with here.client(observer=plan) as second, SqliteJournal(here.journal) as journal:
+            (record,) = await second.records()
+            plan.at("commit: take", "before", partial(journal.remove, record))
+            with pytest.raises(TasksClientError) as caught:
+                await follow(await second.attach(record), Where())
+    assert as_command_error(caught.value).exit is Exit.GONE
 
 
 # ── before there is a task ────────────────────────────────────────────────────────────────────────

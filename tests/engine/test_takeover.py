@@ -14,12 +14,14 @@ import pytest
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
+    CallForgottenError,
     ConnectionLostError,
     JournalError,
     OutcomeUnknownError,
     TasksClientError,
 )
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
 from mcp_tasks_client.testing import (
@@ -149,6 +151,22 @@ async def test_a_reply_that_comes_when_another_host_has_called_again_is_dropped_
             await hosts.until(lambda: outcomes)
     assert outcomes == ["theirs"]
     assert "too late" in caplog.text
+
+
+async def test_a_call_that_another_client_received_and_the_journal_forgot_has_an_error_of_its_own(
+    hosts: Hosts,
+) -> None:
+    async with hosts.first(ScriptedSession(clock=hosts.clock, calls=[AT_WORK])) as first:
+        await first.start_tool("tool")
+    plan, session = FaultPlan(), ScriptedSession(clock=hosts.other_clock)
+    with anyio.fail_after(20):
+        async with hosts.second(session, observer=plan) as second, SqliteJournal(hosts.path) as journal:
+            (record,) = await second.records()
+            plan.at("commit: take", "before", partial(journal.remove, record))
+            attached = await second.attach(record)
+            with pytest.raises(CallForgottenError, match="another client brought it to its end"):
+                await attached.result()
+    assert session.log("tasks/get") == []
 
 
 @requirement("law:2", "law:5")
