@@ -179,8 +179,8 @@ async def _ask_for_values(terminal: _Terminal, params: ElicitRequestFormParams) 
         key = await _choose(terminal, {_SEND: "send a yes", _DECLINE: "decline", _CANCEL: "cancel"})
         return _accepted({}) if key == _SEND else _refusal(key)
     terminal.say(
-        "Enter takes a value, and Ctrl-U empties the line. An empty value skips what is optional. Ctrl-D goes "
-        "to the review, where you can also decline or cancel."
+        "Enter takes a value, and Ctrl-U empties the line. An empty value skips what is optional. Ctrl-D "
+        "goes on to the review, where you can also decline or cancel."
     )
     return await _fill(terminal, form)
 
