@@ -6,11 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_tasks_client.foreign_text import many_lines, one_line
 
-from .exits import CommandError
+from .exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
@@ -21,7 +22,7 @@ __all__ = [
     "Output",
     "as_sent",
     "dump",
-    "give_up_on_stdout",
+    "fail_to_write",
     "make_console",
     "read_result",
 ]
@@ -149,14 +150,30 @@ def _told(block: ContentBlock) -> str:
 def _write(stream: Any, text: str) -> None:
     """Write and flush. A text that the stream's encoding lacks is written with ``?``."""
     try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "replace").decode(encoding))
-    stream.flush()
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+    except OSError:
+        _give_up(stream)
+        raise
 
 
-def give_up_on_stdout() -> None:
-    """Have the interpreter flush a stdout that is closed into nowhere when it ends."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
+def fail_to_write(error: OSError, output: Output) -> Exit:
+    """End because stdout cannot be written. A reader that has gone, as with ``| head``, needs no word."""
+    _give_up(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        with suppress(OSError):  # stderr is closed as well
+            output.fail(CommandError(Exit.UNEXPECTED, f"The output could not be written: {error}"))
+    return Exit.UNEXPECTED
+
+
+def _give_up(stream: Any) -> None:
+    """Have the text that a stream still holds written nowhere.
+
+    The interpreter would write it once more at its end, fail, and end with an exit code of its own.
+    """
+    with suppress(OSError):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
