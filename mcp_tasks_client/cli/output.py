@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -116,8 +117,23 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def dump(document: Any) -> str:
-    """A document as JSON of printable ASCII: what is not printable stands escaped."""
-    return json.dumps(document, default=str).replace("\x7f", "\\u007f")
+    """A document as JSON of printable ASCII: what is not printable stands escaped.
+
+    A number that JSON lacks, such as NaN, is ``null``, since many a parser would refuse the whole document.
+    """
+    try:
+        text = json.dumps(document, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_without_odd_numbers(document), default=str, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")
+
+
+def _without_odd_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_odd_numbers(key): _without_odd_numbers(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_odd_numbers(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_sent(value: BaseModel, *, without: set[str] | None = None) -> dict[str, Any]:
