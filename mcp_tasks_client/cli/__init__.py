@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see :mod:`mcp_tasks_client.cli.exits`.
     """
+    _open_missing_streams()
     for needed in ("prompt_toolkit", "rich", "typer"):  # of one extra, which is whole or not there
         if find_spec(needed) is None:
             sys.stderr.write(f"mcp-tasks needs {needed}, of the extra [cli]: pip install {needed}\n")
@@ -25,3 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .program import run_program
 
     return run_program(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def _open_missing_streams() -> None:
+    """Stand in for the streams with which the command was not started, as under ``>&-``.
+
+    No file may be opened under their numbers, such as the journal, into which others would write then. A
+    stdout that is missing fails when it is written: else the outcome of a call would count as received.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -60,8 +60,11 @@ ApplicationOption = Annotated[
     typer.Option(metavar="NAME", help="Show only calls of programs that give this name, or none."),
 ]
 
-_PASSWORD: Final = re.compile(r"(?<=:)(//[^/@:]*:)[^@]*(?=@)|(\bpassword\s*=\s*)('[^']*'|\S+)")
-"""In the address of a database."""
+_IN_DATABASE: Final = re.compile(r"postgres(ql)?://|\w+ *=")
+"""Begins the address of a database."""
+
+_SECRET: Final = re.compile("password|secret|scram")
+"""In the names of the parameters that are secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Where:
         try:
             if self.keys is not None:
                 codec = tasks.FernetCodec(*self.keys.read_text().split())
-            if self.journal is not None and re.match(r"postgres(ql)?://|\w+ *=", self.journal):
+            if self.journal is not None and _IN_DATABASE.match(self.journal):
                 made = partial(tasks.PostgresJournal, self.journal, codec=codec)
                 return made() if self.schema is None else made(schema=self.schema)
             return tasks.SqliteJournal(self.journal, codec=codec)
@@ -108,8 +111,25 @@ class Where:
             ("--keys", self.keys, "MCP_TASKS_KEYS"),
         ):
             if value is not None and os.environ.get(variable) != str(value):
-                line.add(option, _PASSWORD.sub(r"\1\2…", str(value)))
+                line.add(option, _without_secrets(str(value)) if value is self.journal else str(value))
         return str(line)
+
+
+def _without_secrets(journal: str) -> str:
+    """A journal as another line may name it. The address of a database that cannot be read is ``…``."""
+    if _IN_DATABASE.match(journal) is None:
+        return journal
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    except ImportError:
+        return "…"
+    try:
+        parts = conninfo_to_dict(journal)
+    except ProgrammingError:
+        return "…"
+    secrets = {name: "…" for name in parts if _SECRET.search(name)}
+    return make_conninfo("", **{**parts, **secrets}) if secrets else journal
 
 
 class Nowhere(Where):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_tasks_client.foreign_text import many_lines, one_line
 
-from .exits import CommandError
+from .exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
@@ -21,7 +23,7 @@ __all__ = [
     "Output",
     "as_sent",
     "dump",
-    "give_up_on_stdout",
+    "fail_to_write",
     "make_console",
     "read_result",
 ]
@@ -115,8 +117,23 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def dump(document: Any) -> str:
-    """A document as JSON of printable ASCII: what is not printable stands escaped."""
-    return json.dumps(document, default=str).replace("\x7f", "\\u007f")
+    """A document as JSON of printable ASCII: what is not printable stands escaped.
+
+    A number that JSON lacks, such as NaN, is ``null``, since many a parser would refuse the whole document.
+    """
+    try:
+        text = json.dumps(document, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_without_odd_numbers(document), default=str, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")
+
+
+def _without_odd_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_odd_numbers(key): _without_odd_numbers(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_odd_numbers(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_sent(value: BaseModel, *, without: set[str] | None = None) -> dict[str, Any]:
@@ -149,14 +166,30 @@ def _told(block: ContentBlock) -> str:
 def _write(stream: Any, text: str) -> None:
     """Write and flush. A text that the stream's encoding lacks is written with ``?``."""
     try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "replace").decode(encoding))
-    stream.flush()
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+    except OSError:
+        _give_up(stream)
+        raise
 
 
-def give_up_on_stdout() -> None:
-    """Have the interpreter flush a stdout that is closed into nowhere when it ends."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
+def fail_to_write(error: OSError, output: Output) -> Exit:
+    """End because stdout cannot be written. A reader that has gone, as with ``| head``, needs no word."""
+    _give_up(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        with suppress(OSError):  # stderr is closed as well
+            output.fail(CommandError(Exit.UNEXPECTED, f"The output could not be written: {error}"))
+    return Exit.UNEXPECTED
+
+
+def _give_up(stream: Any) -> None:
+    """Have the text that a stream still holds written nowhere.
+
+    The interpreter would write it once more at its end, fail, and end with an exit code of its own.
+    """
+    with suppress(OSError):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

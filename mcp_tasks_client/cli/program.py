@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import mcp_tasks_client as tasks
 
 from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
-from .output import Output
+from .output import Output, fail_to_write
 from .server import name_command
 
 __all__ = ["run_program"]
@@ -56,12 +57,15 @@ def mcp_tasks(
 def run_program(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code. ``arguments`` are those after the name of the program."""
     arguments = _take_command_out(arguments or ["--help"])
+    output = Output(as_json="--json" in arguments)
     try:
         code = app(list(arguments), prog_name="mcp-tasks", standalone_mode=False)
     except typer.TyperException as error:  # the line makes no sense
-        output = Output(as_json="--json" in arguments)
-        output.fail(CommandError(Exit.USAGE, error.format_message(), next=f"{_verb(arguments)} --help"))
+        with suppress(OSError):  # stderr is closed
+            output.fail(CommandError(Exit.USAGE, error.format_message(), next=f"{_verb(arguments)} --help"))
         return Exit.USAGE
+    except OSError as error:  # of the help, or the version
+        return fail_to_write(error, output)
     except typer.Abort:
         return Exit.INTERRUPTED
     return code if isinstance(code, int) else Exit.RESULT

@@ -15,7 +15,7 @@ import mcp_tasks_client as tasks
 
 from .exits import CommandError, Exit, as_command_error
 from .journal import Where
-from .output import Output, give_up_on_stdout
+from .output import Output, fail_to_write
 
 __all__ = ["run"]
 
@@ -43,9 +43,6 @@ def _run_to_exit(main: Callable[[], Awaitable[Exit | None]], output: Output, whe
             return runner.run(_run_until_terminated(main)) or Exit.RESULT
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        give_up_on_stdout()  # its reader has gone, as with "| head"
-        return Exit.UNEXPECTED
     except CommandError as error:
         failure = error
     except tasks.JournalError as error:
@@ -54,7 +51,7 @@ def _run_to_exit(main: Callable[[], Awaitable[Exit | None]], output: Output, whe
     except tasks.TasksClientError as error:
         failure = as_command_error(error)
     except OSError as error:
-        failure = CommandError(Exit.UNEXPECTED, f"The output could not be written: {error}")
+        return fail_to_write(error, output)
     except Exception as error:  # a fault of ours, which has to be seen
         output.note(traceback.format_exc())
         failure = CommandError(Exit.UNEXPECTED, f"{type(error).__name__}: {error}")

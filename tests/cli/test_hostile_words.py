@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
@@ -17,7 +18,7 @@ from mcp_tasks_client.cli.exits import CommandError, Exit
 from mcp_tasks_client.cli.following import Follower
 from mcp_tasks_client.cli.journal import Where
 from mcp_tasks_client.cli.ls import align_calls, draw_calls
-from mcp_tasks_client.cli.output import Output
+from mcp_tasks_client.cli.output import Output, dump
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
 from mcp_tasks_client.machine.states import Gathering, LastFailure, Observing
@@ -106,3 +107,13 @@ def test_a_call_before_its_task_is_shown_as_well() -> None:
     seen: Any = SeenCall(made, (), is_driven=True)
     assert seen.state == "gathering"
     assert list(seen.reasons(WHERE)) == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_lacks_is_null(number: str) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    value = json.loads(f'{{"a": [{number}, 1.5, {{"b": {number}}}]}}')
+    shown = dump({**value, "c": (float(number),)})
+    assert json.loads(shown, parse_constant=refuse) == {"a": [None, 1.5, {"b": None}], "c": [None]}

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
+import anyio
 import pytest
 
+from mcp_tasks_client import SqliteJournal
 from mcp_tasks_client.cli.exits import Exit
 from tests.kit.terminal import COMMAND, in_terminal, run_command, surroundings
 from tests.real_server import RealServer
@@ -121,6 +123,11 @@ def test_a_line_with_a_key_that_was_killed_is_safe_to_run_again(
     assert len(real_server.witness(method="tools/call", since=since)) == 1
 
 
+def buffered(journal: Path) -> dict[str, str]:
+    """The environment, in which a stream keeps the text that it cannot write."""
+    return {name: value for name, value in surroundings(journal).items() if name != "PYTHONUNBUFFERED"}
+
+
 @pytest.mark.parametrize("closed", ["stdout", "full", "stderr"])
 def test_an_outcome_that_cannot_be_written_stays(real_server: RealServer, journal: Path, closed: str) -> None:
     reader, writer = os.pipe()
@@ -132,7 +139,7 @@ def test_an_outcome_that_cannot_be_written_stays(real_server: RealServer, journa
             [*COMMAND, "call", real_server.url, *tool],
             stdout={"stdout": writer, "full": full}.get(closed, subprocess.DEVNULL),
             stderr=writer if closed == "stderr" else subprocess.PIPE,
-            env=surroundings(journal),
+            env=buffered(journal),
             timeout=60,
             check=False,
         )
@@ -147,6 +154,68 @@ def test_an_outcome_that_cannot_be_written_stays(real_server: RealServer, journa
     assert run_command(journal, "wait", seen["record"]).code == (
         Exit.TOOL_FAILED if closed == "stderr" else 0
     )
+
+
+@pytest.mark.parametrize("tool", ["fast", "fail_tool"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_from_the_beginning(
+    real_server: RealServer, journal: Path, closed: str, tool: str
+) -> None:
+    ran = run_under(f'"$@" {closed}', journal, "call", real_server.url, tool)
+    assert "Traceback" not in ran.stdout + ran.stderr
+    has_end, has_words = tool == "fast", Exit.RESULT if tool == "fast" else Exit.TOOL_FAILED
+    is_received = ">&-" not in closed.split()
+    assert ran.returncode == (has_words if is_received else Exit.UNEXPECTED)
+    assert not has_end or (ran.stdout == "") == (not is_received)
+    left = run_command(journal, "ls", "--json").document
+    assert [(one["state"], one["delivered_at"]) for one in left] == (
+        [] if is_received else [("completed", None)]
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-"])
+def test_a_question_is_not_asked_where_a_stream_is_closed(
+    real_server: RealServer, journal: Path, closed: str
+) -> None:
+    ran = run_under(f'"$@" {closed}', journal, "call", real_server.url, "ask_name")
+    assert ran.returncode == Exit.QUESTION_WAITS
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("line", [("--help",), ("--version",), ("ls", "--help"), ("ls", "--all", "--json")])
+@pytest.mark.parametrize("full", [">/dev/full", ">&-"])
+def test_what_cannot_be_written_is_an_error(journal: Path, line: tuple[str, ...], full: str) -> None:
+    make_journal(journal)
+    ran = run_under(f'"$@" {full}', journal, *line)
+    assert ran.returncode == Exit.UNEXPECTED
+    assert "The output could not be written" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_an_error_has_its_code_without_a_word(journal: Path, closed: str) -> None:
+    assert run_under(f'"$@" {closed}', journal, "nonsense").returncode == Exit.USAGE
+    assert run_under(f'"$@" {closed}', journal, "show", "abc").returncode == Exit.JOURNAL_UNUSABLE
+
+
+def run_under(line: str, journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as ``"$@"`` of a line of the shell."""
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *COMMAND, *arguments],
+        env=buffered(journal),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def make_journal(journal: Path) -> None:
+    async def make() -> None:
+        async with SqliteJournal(journal):
+            pass
+
+    anyio.run(make)
 
 
 def test_a_list_whose_reader_has_gone_ends_without_a_word(real_server: RealServer, journal: Path) -> None:
