@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp_tasks_client.foreign_text import many_lines, one_line
@@ -49,11 +50,11 @@ class Output:
 
     def note(self, text: str) -> None:
         """Tell a person something, on stderr. The text may be foreign."""
-        _write(sys.stderr, f"{many_lines(text)}\n")
+        _write(sys.stderr, f"{_fit(many_lines(text))}\n")
 
     def next(self, line: str) -> None:
-        """Name the command that comes next."""
-        self.note(f"  {line}")
+        """Name the command that comes next, in one piece, so that it can be copied."""
+        _write(sys.stderr, f"  {many_lines(line)}\n")
 
     def fail(self, error: CommandError) -> None:
         """Tell why the command fails."""
@@ -107,6 +108,14 @@ class Output:
         for part in parts:
             console.print(part)
         sys.stdout.flush()
+
+
+def _fit(text: str) -> str:
+    """A text whose lines end between words, where a terminal would end them within."""
+    if not sys.stderr.isatty():
+        return text
+    fill = partial(textwrap.fill, width=shutil.get_terminal_size().columns, break_long_words=False)
+    return "\n".join(fill(line, break_on_hyphens=False) for line in text.split("\n"))
 
 
 def make_console(*, stderr: bool = False) -> Console:

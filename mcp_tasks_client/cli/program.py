@@ -19,6 +19,7 @@ __all__ = ["run_program"]
 
 app = typer.Typer(
     name="mcp-tasks",
+    epilog=f"Exit codes: {', '.join(f'{one.value} {one.name}'.lower().replace('_', ' ') for one in Exit)}.",
     rich_markup_mode=None,  # help in plain text, shown without loading rich
     pretty_exceptions_enable=False,
 )
