@@ -198,8 +198,9 @@ def _made_the_same(lines: Iterable[Text], url: str) -> Iterator[Text]:
     """Lines in which IDs, times and the port are those of every recording."""
     spans = iter(("3s  ", "8s   ", "21s  ", "6s"))
     for line in lines:
-        _replace(line, re.compile(re.escape(url) + "(?=  )"), "http://127.0.0.1:8000/mcp ")
-        _replace(line, re.compile(re.escape(url)), "http://127.0.0.1:8000/mcp")
+        address = re.escape(url.removeprefix("http://"))  # a list leaves the scheme out
+        _replace(line, re.compile(f"{address}(?=  )"), "127.0.0.1:8000/mcp ")
+        _replace(line, re.compile(address), "127.0.0.1:8000/mcp")
         _replace(line, _PIDS, "24459")
         _replace(line, _IDS, "5c0ffee5")
         _replace(line, _SPANS, *(next(spans) for _ in _SPANS.findall(line.plain)))
