@@ -1,14 +1,15 @@
 """Foreign text made harmless where it is shown: in a terminal, a page, a log.
 
 A server writes names, titles, messages and results; other programs write labels. Any of it may hold terminal
-escape sequences, characters that turn the reading direction, and megabytes.
+escape sequences, characters that turn the reading direction, megabytes, and the ID of the task, which is a
+credential.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["many_lines", "one_line"]
+__all__ = ["many_lines", "one_line", "redact", "shorten"]
 
 LONGEST_LINE: Final = 300
 """Characters of one line, unless the caller says otherwise."""
@@ -17,13 +18,15 @@ LONGEST_TEXT: Final = 20_000
 """Characters of a text of many lines, likewise."""
 
 
-def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+def one_line(text: str, longest: int = LONGEST_LINE, *, task_id: str | None = None) -> str:
     """``text`` in one line of printable characters, with single blanks between them.
 
     Args:
         text: Of a server, or of another program.
         longest: Characters that are kept. A text that was cut ends with ``…``.
+        task_id: Shortened wherever it occurs; ``None`` if there is no task.
     """
+    text = redact(text, task_id)
     return _cut(_printable(text[: 4 * longest]), longest, is_cut=len(text) > 4 * longest)
 
 
@@ -39,6 +42,16 @@ def many_lines(text: str, longest: int = LONGEST_TEXT, most: int | None = None) 
     is_cut = len(text) > longest or (most is not None and len(lines) > most)
     shown = "\n".join(_indented(line) for line in lines[:most])
     return _cut(shown, longest, is_cut=is_cut)
+
+
+def redact(text: str, task_id: str | None) -> str:
+    """``text`` with the task ID in it shortened."""
+    return text.replace(task_id, shorten(task_id)) if task_id else text
+
+
+def shorten(task_id: str) -> str:
+    """Enough of a task ID to recognise it in a log, too little to use it. Printable, and in one line."""
+    return f"{_printable(task_id[: min(8, len(task_id) // 3)])}…"
 
 
 def _cut(text: str, longest: int, *, is_cut: bool) -> str:

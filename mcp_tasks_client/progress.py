@@ -150,7 +150,7 @@ def state_of(record: TaskRecord, questions: Sequence[Question], *, is_driven: bo
         return "input_required"
     if record.status == "calling" and not is_driven:
         return "outcome_unknown"
-    return one_line(record.status, 20)
+    return one_line(record.status, 20, task_id=record.task_id)
 
 
 def note_of(record: TaskRecord, now: float, questions: Sequence[Question], *, is_driven: bool) -> str:
@@ -162,7 +162,8 @@ def note_of(record: TaskRecord, now: float, questions: Sequence[Question], *, is
         return f"waits for an answer for {format_span(now - questions[0].asked_at)}"
     if failure is not None:
         what = "no room at the server" if record.status == "gathering" else "server not reached"
-        return f"{what} for {format_span(now - failure.since)}: {one_line(failure.message)}"
+        said = one_line(failure.message, task_id=record.task_id)
+        return f"{what} for {format_span(now - failure.since)}: {said}"
     if not is_driven:
         return "nobody drives it"
     return "" if record.task is None else _words_of_server(record.task)
@@ -176,7 +177,7 @@ def _words_of_server(task: Task) -> str:
     count = _write_number(done)
     if count and (whole := _write_number(total)):
         count = f"{count} of {whole}"
-    return ": ".join(part for part in (count, one_line(words)) if part)
+    return ": ".join(part for part in (count, one_line(words, task_id=task.task_id)) if part)
 
 
 def _write_number(number: Any) -> str:

@@ -70,3 +70,11 @@ def test_a_text_that_is_cut_says_so() -> None:
 
 def test_megabytes_cost_no_more_than_their_beginning() -> None:
     assert len(one_line("x" * 10_000_000)) == len(one_line("x" * 400)) == 300
+
+
+@pytest.mark.parametrize("before", ["", " " * 5_000, "x" * 290])
+def test_the_id_of_a_task_is_shortened_wherever_it_stands(before: str) -> None:
+    task_id = "4f9c2b7e-secret"
+    shown = one_line(f"{before}{task_id} and {task_id}", task_id=task_id)
+    assert task_id[:6] not in shown
+    assert len(shown) <= 300

@@ -165,6 +165,7 @@ class Follower:
 def _failure_of(record_id: str | None, end: End) -> CommandError | None:
     """The error that the end of a call is; ``None`` for a good one."""
     if isinstance(end, CommandError):
+        end.record = end.record or record_id
         return end
     if isinstance(end, tasks.TasksClientError):
         failure = as_command_error(end)

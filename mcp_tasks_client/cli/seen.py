@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.estimate import format_span
-from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.foreign_text import one_line, redact
 from mcp_tasks_client.progress import CallLine, line_of, note_of, state_of, title_of
 
 from .journal import Where
@@ -47,7 +47,9 @@ class SeenCall:
     def status_message(self) -> str | None:
         """The server's words on the task."""
         task = self.record.task
-        return None if task is None or task.status_message is None else one_line(task.status_message)
+        if task is None or task.status_message is None:
+            return None
+        return one_line(task.status_message, task_id=task.task_id)
 
     def reasons(self, where: Where) -> Iterator[str]:
         """Why nothing happens, or what happens next: a sentence each, with the line that helps."""
@@ -62,7 +64,7 @@ class SeenCall:
             failure = record.last_failure
             said = "had no room for the call" if record.status == "gathering" else "not been reached"
             span = format_span(time.time() - failure.since)
-            yield f"The server has {said} for {span}: {one_line(failure.message)}"
+            yield f"The server has {said} for {span}: {one_line(failure.message, task_id=record.task_id)}"
         if not self.is_driven:
             yield from self._reasons_undriven(where, name)
         elif record.due_at is not None:
@@ -109,10 +111,16 @@ class SeenCall:
             "delivered_at": iso(record.delivered_at),
             "expires_at": iso(record.expires_at),
             "next_look_at": iso(record.due_at),
-            "status_message": None if task is None else task.status_message,
+            "status_message": None
+            if task is None or task.status_message is None
+            else redact(task.status_message, task.task_id),
             "failure": None
             if failure is None
-            else {"message": failure.message, "count": failure.count, "since": iso(failure.since)},
+            else {
+                "message": redact(failure.message, record.task_id),
+                "count": failure.count,
+                "since": iso(failure.since),
+            },
             "questions": [document_of_question(one) for one in self.questions],
         }
 

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Final
 
+from ..foreign_text import redact, shorten
 from . import MalformedError
 
 __all__ = ["digest", "excerpt", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
@@ -50,18 +51,8 @@ def name_tool(tool: str | None) -> str:
     return "an unknown tool" if tool is None else repr(tool)
 
 
-def shorten(task_id: str) -> str:
-    """Enough of a task ID to recognise it in a log, too little to use it. Printable, and in one line."""
-    return f"{_in_one_line(task_id[: min(8, len(task_id) // 3)])}…"
-
-
 def _in_one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def redact(text: str, task_id: str | None) -> str:
-    """``text`` with the task ID in it shortened."""
-    return text.replace(task_id, shorten(task_id)) if task_id else text
 
 
 def is_encodable(text: str) -> bool:

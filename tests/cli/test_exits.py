@@ -11,13 +11,15 @@ from typing import Any, Final, NamedTuple
 import anyio
 import pytest
 
-from mcp_tasks_client import SqliteJournal, TasksClient, TasksClientError
+from mcp_tasks_client import Scope, SqliteJournal, TasksClient, TasksClientError
 from mcp_tasks_client.cli.exits import Exit, as_command_error
 from mcp_tasks_client.cli.following import follow
 from mcp_tasks_client.cli.journal import Where
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import Observer
 from mcp_tasks_client.testing import FaultPlan
+from tests.kit.command import Command, form
+from tests.kit.command import asking as one_that_asks
 from tests.kit.current_server import (
     DONE,
     DROP,
@@ -204,6 +206,28 @@ async def test_a_call_that_another_program_has_received_meanwhile_is_gone(tmp_pa
             with pytest.raises(TasksClientError) as caught:
                 await follow(await second.attach(record), Where())
     assert as_command_error(caught.value).exit is Exit.GONE
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://h\x1b/mcp", "http://h:99999/mcp", "http://[::1/mcp", "http:///mcp", "a command"],
+    ids=repr,
+)
+async def test_an_address_that_cannot_be_read_keeps_no_other_call_from_its_end(
+    endpoint: str, tmp_path: Path
+) -> None:
+    async with world(tmp_path) as here:
+        good = await here.leave(application="agent")
+        odd = one_that_asks(form(), scope=Scope(endpoint, ""))
+        await anyio.to_thread.run_sync(Command(here.journal).write, odd)
+        ran = await here.run("wait", odd.record_id, good, "--timeout", "30", "--json")
+        assert ran.code == Exit.USAGE
+        told = {one["record"]: one for one in ran.document}
+        assert told[good]["result"]["content"][0]["text"] == "done"
+        assert told[odd.record_id]["error"]["code"] == "usage"
+        alone = await here.run("wait", odd.record_id, "--json")
+        assert (alone.code, alone.error["record"]) == (Exit.USAGE, odd.record_id)
+        assert "Traceback" not in ran.err + alone.err
 
 
 # ── before there is a task ────────────────────────────────────────────────────────────────────────

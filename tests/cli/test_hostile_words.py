@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from mcp_tasks_client.cli.output import Output, dump
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
 from mcp_tasks_client.machine.states import Gathering, LastFailure, Observing
+from mcp_tasks_client.progress import line_of
 from mcp_tasks_client.testing.samples import observing, record
 from tests._requirements import requirement
 from tests.test_foreign_text import HOSTILE, texts
@@ -117,3 +119,28 @@ def test_a_number_that_json_lacks_is_null(number: str) -> None:
     value = json.loads(f'{{"a": [{number}, 1.5, {{"b": {number}}}]}}')
     shown = dump({**value, "c": (float(number),)})
     assert json.loads(shown, parse_constant=refuse) == {"a": [None, 1.5, {"b": None}], "c": [None]}
+
+
+@requirement("law:18")
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("shown", ["ls", "ls | cat", "show", "call as JSON", "progress", "watch"])
+def test_no_words_of_a_server_show_the_whole_id_of_its_task(shown: str, as_json: bool) -> None:
+    task_id = "4f9c2b7e-secret"
+    words = f"Task {task_id} runs"
+    out = io.StringIO()
+    for failure in (None, LastFailure(message=words, count=2, since=1_800_000_000.0)):
+        state = replace(observing(task_id, statusMessage=words, status=f"at {task_id}"), failure=failure)
+        made = record(state=state)
+        seen = SeenCall(made, (), is_driven=True)
+        writes: dict[str, Callable[[Output], object]] = {
+            "ls": lambda output, seen=seen: output.draw(*draw_calls([seen])),
+            "ls | cat": lambda output, seen=seen: output.lines(align_calls([seen])),
+            "show": lambda output, seen=seen: output.text("\n".join(tell(seen, None, WHERE))),
+            "call as JSON": lambda output, seen=seen: output.document(seen.document()),
+            "progress": lambda output, made=made: output.text(str(line_of(made, 1_800_000_100.0))),
+            "watch": lambda output, seen=seen: output.text(str(seen.line(1_800_000_100.0))),
+        }
+        with redirect_stdout(out):
+            writes[shown](Output(as_json=as_json))
+    assert task_id not in out.getvalue()
+    assert task_id[:5] in out.getvalue()
