@@ -91,7 +91,7 @@ class Follower:
 
     def let_go_before_task(self, *, has_key: bool) -> None:
         """Say the same where the server has not answered."""
-        again = " The same line, run again, has its outcome." if has_key else ""
+        again = " The same line, run again, tells what became of it." if has_key else ""
         with suppress(OSError):
             self._output.note(f"The server has not answered yet. The tool may have run.{again}")
 
