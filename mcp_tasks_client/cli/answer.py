@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -83,8 +84,14 @@ def answer(
                 if error.exit is Exit.GONE:
                     await _tell_gone(inbox, question, given, where)
                 raise
-            result = await _ask(inbox, asked, where) if given.is_form else given.result_for(asked, where)
             again = where.line("answer", short_question(asked.question_id))
+            try:
+                result = await _ask(inbox, asked, where) if given.is_form else given.result_for(asked, where)
+            except asyncio.CancelledError:
+                with suppress(OSError):
+                    output.note("Nothing was sent. The question waits for an answer:")
+                    output.next(again)
+                raise
             await _commit(asked.answer(result), asked.record_id, again, where)
             await _tell_sent(inbox, asked, result, where, output)
 
@@ -204,17 +211,18 @@ async def _ask(inbox: tasks.Inbox, question: tasks.Question, where: Where) -> El
     """
     _check_kind(question, where)
     result: ElicitResult | None = None
+    withdrawn = asyncio.Event()
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
             while True:
                 if not await _is_open(inbox, question):
-                    group.cancel_scope.cancel()
+                    withdrawn.set()
                 await anyio.sleep(_LOOK_S)
 
         group.start_soon(watch)
         with suppress(EOFError):  # nobody sits there
-            result = await Person().answer(question)
+            result = await Person().answer(question, withdrawn)
         group.cancel_scope.cancel()
     if result is not None:
         return result

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal", "refuse"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """What a client takes for ``elicitation=``."""
@@ -59,7 +59,7 @@ def callback_for(
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
-            return _refuse
+            return refuse
     raise AssertionError("one of the three")
 
 
@@ -68,7 +68,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def _refuse(context: Any, params: Any) -> None:
+async def refuse(context: Any, params: Any) -> None:
     """Have the call park. Its question stays open, and the command fails with the line that answers it."""
     raise RuntimeError("nobody is asked here")
 
@@ -79,35 +79,39 @@ class Person:
     def __init__(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._turn = asyncio.Lock()
         self._paused = paused
+        self._verb = asyncio.current_task()
 
     async def ask(self, context: tasks.InputContext, params: Any) -> ElicitResult | None:
         """Put a question of a call that is driven here. The library cancels this once it has an answer."""
         question = context.question
         return await self._put(
             params,
+            asyncio.Event(),
             server=None if question is None else question.endpoint,
             tool=context.tool,
             label=context.label,
             refused=None if question is None else question.refused,
         )
 
-    async def answer(self, question: tasks.Question) -> ElicitResult | None:
-        """Put a question of any call. The caller cancels this once it has an answer."""
+    async def answer(self, question: tasks.Question, withdrawn: asyncio.Event) -> ElicitResult | None:
+        """Put a question of any call. The caller sets the event once it has an answer."""
         return await self._put(
             question.params,
+            withdrawn,
             server=question.endpoint,
             tool=question.tool,
             label=question.label,
             refused=question.refused,
         )
 
-    async def _put(self, params: Any, **shown: Any) -> ElicitResult | None:
+    async def _put(self, params: Any, withdrawn: asyncio.Event, **shown: Any) -> ElicitResult | None:
         from .form import ask
 
-        withdrawn = asyncio.Event()
         async with self._turn:
             with self._paused():
-                form = asyncio.ensure_future(ask(params, **shown, withdrawn=withdrawn))
+                form = asyncio.ensure_future(
+                    ask(params, **shown, withdrawn=withdrawn, is_leaving=self._is_leaving)
+                )
                 try:
                     return await asyncio.shield(form)
                 except asyncio.CancelledError:
@@ -115,3 +119,7 @@ class Person:
                     withdrawn.set()
                     await asyncio.wait([form])
                     raise
+
+    def _is_leaving(self) -> bool:
+        """True once SIGINT or SIGTERM has cancelled the verb."""
+        return self._verb is not None and self._verb.cancelling() > 0

@@ -18,7 +18,7 @@ from .times import ahead, exact
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-__all__ = ["End", "Follower", "follow", "name_question"]
+__all__ = ["End", "Follower", "follow", "name_question", "waits_for"]
 
 End: TypeAlias = Union["CallToolResult", "tasks.TasksClientError", CommandError]
 """How a call has ended, or why the command follows it no longer."""
@@ -35,13 +35,15 @@ async def follow(handle: tasks.TaskHandle, where: Where) -> End:
 def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandError:
     """The error that names the line which answers an open question."""
     failure = as_command_error(error)
-    if not error.questions:
-        return failure
-    asked = error.questions[0]
+    return waits_for(error.questions[0], failure.record, where) if error.questions else failure
+
+
+def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) -> CommandError:
+    """The error of a call whose question is open."""
     return CommandError(
-        failure.exit,
+        Exit.QUESTION_WAITS,
         f"The call waits for an answer. The server asks: {message_of(asked)}",
-        record=failure.record,
+        record=record_id,
         next=where.line("answer", short_question(asked.question_id)),
     )
 
@@ -90,7 +92,7 @@ class Follower:
 
     def let_go_before_task(self, *, has_key: bool) -> None:
         """Say the same where the server has not answered."""
-        again = " The same line, run again, has its outcome." if has_key else ""
+        again = " The same line, run again, tells what became of it." if has_key else ""
         with suppress(OSError):
             self._output.note(f"The server has not answered yet. The tool may have run.{again}")
 

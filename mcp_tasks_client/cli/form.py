@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_types import ElicitRequestURLParams, ElicitResult
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation
 from prompt_toolkit.output import create_output
+from prompt_toolkit.output.plain_text import PlainTextOutput
 from prompt_toolkit.shortcuts import print_formatted_text
 from prompt_toolkit.utils import get_cwidth, is_dumb_terminal
 
@@ -73,6 +76,7 @@ async def ask(
     label: str | None = None,
     refused: str | None = None,
     withdrawn: asyncio.Event | None = None,
+    is_leaving: Callable[[], bool] = lambda: False,
     input: Input | None = None,
     output: Output | None = None,
 ) -> ElicitResult | None:
@@ -87,7 +91,8 @@ async def ask(
         tool: The tool of whose call it asks, likewise.
         label: Of the call.
         refused: The server's words, if it has refused the last answer.
-        withdrawn: Set when somebody else has answered.
+        withdrawn: Set when the question waits for this person no longer.
+        is_leaving: True if that is so since the program was told to end, of which nothing is said here.
         input: stdin, if none is given.
         output: stderr, if none is given.
 
@@ -101,7 +106,7 @@ async def ask(
     if withdrawn.is_set():
         return None
     with (
-        create_app_session(input or create_input(), output or create_output(sys.stderr)) as session,
+        create_app_session(input or create_input(), output or _create_output()) as session,
         session.input.raw_mode(),  # also between the fields, where a key may be typed ahead
     ):
         terminal = _Terminal(session, withdrawn)
@@ -111,9 +116,11 @@ async def ask(
                 return await _ask_to_visit(terminal, params.url)
             return await _ask_for_values(terminal, params)
         except _WithdrawnError:
-            terminal.say(
-                "This question waits for you no longer: somebody else has answered it, or it was taken back."
-            )
+            if not is_leaving():
+                terminal.say(
+                    "This question waits for you no longer: somebody else has answered it, it was taken "
+                    "back, or your waiting is over."
+                )
             return None
         except _InterruptedError:
             signal.raise_signal(signal.SIGINT)
@@ -309,6 +316,22 @@ def _accepted(content: dict[str, Any]) -> ElicitResult:
 # ── the terminal ──────────────────────────────────────────────────────────────────────────────────
 
 
+class _PlainOutput(PlainTextOutput):
+    """A terminal that knows no escape sequences, in its width."""
+
+    def get_size(self) -> Size:
+        """The size that the terminal tells."""
+        try:
+            size = os.get_terminal_size(self.fileno())
+        except OSError:
+            return super().get_size()
+        return Size(rows=size.lines, columns=size.columns) if size.columns else super().get_size()
+
+
+def _create_output() -> Output:
+    return _PlainOutput(sys.stderr) if is_dumb_terminal() else create_output(sys.stderr)
+
+
 class _Terminal:
     """Lines that are written, and prompts that end by themselves.
 
@@ -319,6 +342,7 @@ class _Terminal:
 
     def __init__(self, session: AppSession, withdrawn: asyncio.Event) -> None:
         self._session = session
+        self._is_plain = bool(os.environ.get("NO_COLOR"))
         self._gone = asyncio.ensure_future(withdrawn.wait())
 
     def close(self) -> None:
@@ -340,6 +364,7 @@ class _Terminal:
 
     def write(self, line: str, style: str = "") -> None:
         """Write a line as it is. It is no markup."""
+        style = "" if self._is_plain else style
         print_formatted_text(FormattedText([(style, line)]), output=self._session.output)
 
     def quote(self, name: str, text: str, style: str = "") -> None:
@@ -393,7 +418,7 @@ class _Terminal:
     async def _read(self, label: str, bindings: KeyBindings, text: str) -> str:
         """Run a prompt to its end: by the person, by the withdrawal of the question, or by cancellation."""
         prompt = PromptSession[str](
-            FormattedText([("bold", label)]),
+            FormattedText([("" if self._is_plain else "bold", label)]),
             key_bindings=bindings,
             input_processors=[_Harmless()],
             prompt_continuation=_continue,

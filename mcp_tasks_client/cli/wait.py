@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,10 @@ import typer
 import mcp_tasks_client as tasks
 from mcp_tasks_client.progress import CallLine, line_of, show_progress
 
-from .asking import Elicit, QuestionsOption, callback_for
+from .asking import Elicit, QuestionsOption, callback_for, refuse
 from .completion import complete_record
 from .exits import CommandError, Exit
-from .following import End, Follower, follow
+from .following import End, Follower, follow, waits_for
 from .journal import (
     APPLICATION,
     JournalOption,
@@ -80,7 +80,13 @@ def wait(
             records = [await find_record(inbox, one) for one in ids]
             progress = show_progress()
             asking = callback_for(questions, progress.paused)
-            waiting = Waiting(inbox, where, opened, reach, asking)
+
+            def tell(failure: CommandError) -> None:
+                with progress.paused():
+                    output.note(str(failure))
+                    output.next(failure.next or "")
+
+            waiting = Waiting(inbox, where, opened, reach, asking, tell)
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
@@ -125,6 +131,7 @@ class Waiting:
         opened: AsyncExitStack,
         reach: Reach,
         elicitation: Elicit,
+        tell: Callable[[CommandError], None] = lambda failure: None,
     ) -> None:
         self.ends: dict[str, End] = {}
         self.last_seen: dict[str, tasks.TaskRecord] = {}
@@ -132,6 +139,7 @@ class Waiting:
         self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
         self._reach, self._elicitation = reach, elicitation
+        self._tell, self._told = tell, set[str]()
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
 
     def read_line(self, record_id: str, now: float) -> CallLine | None:
@@ -178,6 +186,7 @@ class Waiting:
             if handle is not None:
                 self._handles[record.record_id] = handle
                 return await follow(handle, self._where)
+            await self._look_for_question(record)
             await anyio.sleep(_LOOK_S)
             seen = await self._inbox.record(record.record_id)
             if seen is None:
@@ -191,6 +200,23 @@ class Waiting:
         outcome = await self._inbox.outcome(record)
         assert outcome is not None, "the call has ended"
         return outcome
+
+    async def _look_for_question(self, record: tasks.TaskRecord) -> None:
+        """Look at the questions of a call that another program drives, which has left them open.
+
+        Raises:
+            CommandError: One is open, and nobody is asked here.
+        """
+        if self._elicitation == "later":
+            return
+        for question in await self._inbox.questions():
+            if question.record_id != record.record_id or question.question_id in self._told:
+                continue
+            failure = waits_for(question, record.record_id, self._where)
+            if self._elicitation is refuse:
+                raise failure
+            self._told.add(question.question_id)
+            self._tell(failure)
 
     async def _attach(self, record: tasks.TaskRecord) -> tasks.TaskHandle:
         """Have a call driven here.

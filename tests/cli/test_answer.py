@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -310,6 +313,42 @@ def test_the_form_goes_away_when_somebody_else_answers(over_file: Command) -> No
 
 
 @posix_only
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_form_says_nothing_of_others_and_names_the_line_that_goes_on(
+    sent: int, code: int, over_file: Command
+) -> None:
+    over_file.write(asking(form("Name?", ("name",), name={"type": "string"})))
+    question = over_file.wait_for_question()
+    with in_terminal(over_file.journal, "answer", question) as terminal:
+        terminal.see("1 of 1 >")
+        os.kill(terminal.pid, sent)
+        assert terminal.wait() == code
+        assert terminal.echoes
+        assert "no longer" not in terminal.text
+        terminal.see(
+            "Nothing was sent. The question waits for an answer:", f"mcp-tasks answer {question[:8]}-"
+        )
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("variables", "unwanted"), [({"TERM": "dumb"}, rb"\x1b"), ({"NO_COLOR": "1"}, rb"\x1b\[[0-9;]*\b1[;m]")]
+)
+def test_a_terminal_that_wants_none_gets_no_escape_sequences_or_no_styles(
+    variables: dict[str, str], unwanted: bytes, over_file: Command
+) -> None:
+    over_file.write(asking(form("Name?", ("name",), name={"type": "string"})))
+    question = over_file.wait_for_question()
+    with in_terminal(over_file.journal, "answer", question, more=variables) as terminal:
+        terminal.see("1 of 1 >")
+        terminal.type("\x04")
+        terminal.see("x: cancel >")
+        terminal.interrupt()
+        terminal.wait()
+        assert re.findall(unwanted, terminal.raw) == []
+
+
+@posix_only
 def test_ctrl_c_in_the_form_answers_nothing(over_file: Command) -> None:
     over_file.write(asking(form("Name?", ("name",), name={"type": "string"})))
     question = over_file.wait_for_question()
@@ -318,4 +357,5 @@ def test_ctrl_c_in_the_form_answers_nothing(over_file: Command) -> None:
         terminal.interrupt()
         assert terminal.wait() == Exit.INTERRUPTED
         assert terminal.echoes
+        terminal.see("Nothing was sent. The question waits for an answer:")
     assert over_file.left(question.partition("-")[0]) == {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -177,6 +179,22 @@ def test_ctrl_c_in_a_form_leaves_the_question_open(real_server: RealServer, tmp_
         terminal.see("Let go. The task runs on.", "mcp-tasks wait ")
     assert not real_server.witness(method="tasks/update", since=since)
     assert len(run_command(journal, "questions", "--json").document) == 1
+
+
+@pytest.mark.parametrize("way", ["signal", "timeout"])
+def test_a_form_that_ends_with_its_program_does_not_say_that_its_question_was_answered(
+    real_server: RealServer, tmp_path: Path, way: str
+) -> None:
+    journal, line = tmp_path / "journal.sqlite3", ["call", real_server.url, "ask_name"]
+    options = ["--timeout", "3"] if way == "timeout" else []
+    with in_terminal(journal, *line, *options, lines=TALL) as terminal:
+        terminal.see("1 of 1 >")
+        if way == "signal":
+            os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.wait() == (Exit.TERMINATED if way == "signal" else Exit.TIMED_OUT)
+        terminal.see("The task runs on.", "mcp-tasks wait ")
+        assert ("no longer" in terminal.text) == (way == "timeout")
+        assert ("waiting is over" in terminal.text.replace("\n", " ")) == (way == "timeout")
 
 
 def test_arguments_from_a_pipe_and_a_question_that_nobody_sits_there_to_answer(

@@ -256,6 +256,24 @@ async def test_a_question_is_left_to_others_and_the_call_goes_on_with_their_answ
             assert process.wait(2 * LIMIT_S) == 0
 
 
+async def test_a_wait_for_a_call_that_another_program_drives_fails_at_its_open_question(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, gets=[asking(one=QUESTION)]) as here:
+        record_id = await here.leave(application="mcp-tasks")
+        with running(here.journal, "drive", here.url, "--json") as process:
+            assert (await read_event(process))["event"] == "taken_up"
+            async with Inbox(here.journal) as inbox:
+                with anyio.fail_after(2 * LIMIT_S):
+                    while not await inbox.questions():
+                        await anyio.sleep(0.05)
+            ran = await here.run("wait", record_id, "--json", "--questions", "fail", "--timeout", "20")
+            assert process.poll() is None
+    assert (ran.code, ran.error["code"]) == (Exit.QUESTION_WAITS, "question_waits")
+    assert ran.error["record"] == record_id
+    assert ran.error["next"].startswith(f"mcp-tasks answer {record_id[:8]}")
+
+
 async def test_a_question_that_nobody_may_be_asked_parks_the_call_once(tmp_path: Path) -> None:
     async with world(tmp_path, gets=[asking(one=QUESTION)]) as here:
         record_id = await here.leave(application="mcp-tasks")

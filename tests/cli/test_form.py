@@ -532,7 +532,8 @@ def test_a_question_that_somebody_else_has_answered_goes_away_and_says_so(typed:
             withdrawn.set()
             assert await person.result() is None
         assert person.screen.text.endswith(
-            "This question waits for you no longer: somebody else has answered it, or it was\ntaken back.\n"
+            "This question waits for you no longer: somebody else has answered it, it was\n"
+            "taken back, or your waiting is over.\n"
         )
 
     run(main)
