@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 import anyio
@@ -87,11 +88,12 @@ def drive(
     async def main() -> Exit:
         target = read_server(server, header, bearer_env, header_env)
         where = replace(journaled, access=access_words(target))
+        lines = _Lines()
         async with (
-            target.client(where, callback_for(questions, nullcontext, Questions.LEAVE)) as client,
+            target.client(where, callback_for(questions, lines.paused, Questions.LEAVE)) as client,
             where.inbox() as inbox,
         ):
-            driving = _Driving(client, inbox, where, output, application or [APPLICATION], once=once)
+            driving = _Driving(client, inbox, where, output, application or [APPLICATION], lines, once=once)
             try:
                 return await driving.run()
             except asyncio.CancelledError:
@@ -104,6 +106,35 @@ def drive(
     run(main, output, journaled)
 
 
+class _Lines:
+    """Lines that are kept back while a form is open, since they would be written into its prompt."""
+
+    def __init__(self) -> None:
+        self._kept: list[Callable[[], None]] | None = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep lines back, and write them afterwards."""
+        kept = self._kept = []
+        try:
+            yield
+        finally:
+            self._kept = None
+            for write in kept:
+                write()
+
+    def write(self, write: Callable[[], None]) -> None:
+        """Write a line, now or after the form.
+
+        Raises:
+            OSError: The output could not be written.
+        """
+        if self._kept is None:
+            write()
+        else:
+            self._kept.append(write)
+
+
 class _Driving:
     """Takes up calls at one server, and sees each to its end, which it leaves to others."""
 
@@ -114,11 +145,13 @@ class _Driving:
         where: Where,
         output: Output,
         applications: Sequence[str],
+        lines: _Lines,
         *,
         once: bool,
     ) -> None:
         self._client, self._inbox, self._where, self._output = client, inbox, where, output
         self._applications, self._once = (None, *applications), once
+        self._lines = lines
         self._under_way: set[str] = set()
         # Calls that cannot go on: until when, and with which open questions.
         self._resting: dict[str, tuple[float, frozenset[str]]] = {}
@@ -251,11 +284,12 @@ class _Driving:
         else:
             line = "" if failure is None else failure.next or ""
         if self._output.as_json:
-            self._output.document(_document_of(event, seen, failure, line))
+            self._lines.write(partial(self._output.document, _document_of(event, seen, failure, line)))
             return
         words = seen.state if event == "ended" else event.replace("_", " ")
         reason = "" if failure is None else f": {one_line(str(failure))}"
-        self._output.note(f"{name}  {seen.title}  {words}{reason}  {line}".rstrip())
+        told = f"{name}  {seen.title}  {words}{reason}  {line}".rstrip()
+        self._lines.write(partial(self._output.note, told))
 
 
 def _document_of(event: str, seen: SeenCall, failure: CommandError | None, line: str) -> dict[str, Any]:

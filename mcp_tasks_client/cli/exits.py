@@ -123,4 +123,7 @@ def as_command_error(error: tasks.TasksClientError) -> CommandError:
     has_task = reference is not None and reference["task_id"] is not None
     if isinstance(error, tasks.OutcomeUnknownError) and error.record is not None:
         record_id = error.record.record_id
-    return CommandError(_exit_of(error, has_task=has_task), str(error), record=record_id)
+    message = str(error)
+    if isinstance(error, tasks.OutcomeUnknownError):
+        message = message.replace('on_unknown="resend"', "--resend")
+    return CommandError(_exit_of(error, has_task=has_task), message, record=record_id)

@@ -71,6 +71,11 @@ class Follower:
                 return await starting
         except tasks.InputUnansweredError as error:
             raise name_question(error, self._where) from error
+        except tasks.OutcomeUnknownError as error:
+            failure = as_command_error(error)
+            if failure.record is not None:
+                failure.next = self._where.line("show", short_id(failure.record))
+            raise failure from error
 
     # ── receipts ──────────────────────────────────────────────────────────────────────────────
 

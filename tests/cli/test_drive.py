@@ -27,7 +27,7 @@ from mcp_tasks_client import (
     TaskRecord,
     TasksClient,
 )
-from mcp_tasks_client.cli.drive import _Driving
+from mcp_tasks_client.cli.drive import _Driving, _Lines
 from mcp_tasks_client.cli.exits import Exit
 from mcp_tasks_client.cli.journal import Where
 from mcp_tasks_client.cli.output import Output
@@ -231,9 +231,26 @@ async def test_a_call_that_its_program_receives_while_it_is_taken_up_ends_nothin
         ):
             (record,) = await client.records()
             plan.at("commit: take", "before", partial(journal.remove, record))
-            driving = _Driving(client, inbox, where, Output(as_json=False), ["agent"], once=True)
+            driving = _Driving(client, inbox, where, Output(as_json=False), ["agent"], _Lines(), once=True)
             assert await driving.run() is Exit.RESULT
     assert plan.passed.count(("after", "commit: take")) == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_no_line_is_written_while_a_form_is_open(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with world(tmp_path) as here:
+        record_id = await here.leave(application="agent")
+        where, lines = Where(str(here.journal)), _Lines()
+        async with here.client() as client, where.inbox() as inbox:
+            driving = _Driving(client, inbox, where, Output(as_json=as_json), ["agent"], lines, once=True)
+            with lines.paused():  # as a form does
+                await driving.run()
+                assert capsys.readouterr() == ("", "")
+            told = "".join(capsys.readouterr())
+    assert told.count(record_id[:8]) >= 2
+    assert "taken" in told.splitlines()[0]
 
 
 # ── what does not end well ────────────────────────────────────────────────────────────────────────

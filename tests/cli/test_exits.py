@@ -250,6 +250,11 @@ async def test_a_reply_that_is_lost_leaves_the_outcome_unknown(key: Sequence[str
             return
         (seen,) = (await here.run("ls", "--json")).document
         assert seen["state"] == "outcome_unknown"
+        again = await here.run("call", "URL", "tool", "--json", *key)
+        for told in (ran.error, again.error):
+            assert "--resend" in told["message"]
+            assert "on_unknown" not in told["message"]
+            assert told["next"] == f"mcp-tasks show {seen['record'][:8]}"
         assert (await here.run("wait", seen["record"])).code == Exit.OUTCOME_UNKNOWN
         assert (await here.run("call", "URL", "tool", *key)).code == Exit.OUTCOME_UNKNOWN
         assert here.server.counts["tools/call"] == 1
