@@ -299,7 +299,7 @@ async def test_a_question_that_nobody_may_be_asked_parks_the_call_once(tmp_path:
     assert ran.code == Exit.QUESTION_WAITS
     assert taken["event"] == "taken_up"
     answer = parked["next"]
-    assert answer.startswith(f"mcp-tasks answer {record_id}-")
+    assert answer.startswith(f"mcp-tasks answer {record_id[:8]}-")
     assert parked == {
         "event": "parked",
         "record": record_id,
