@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client.cli.exits import Exit
+from mcp_tasks_client.cli.lines import short_question
 from tests.kit.command import Command, asking, form
 from tests.kit.terminal import in_terminal
 from tests.real_server import RealServer
@@ -45,7 +46,7 @@ def test_the_json_of_a_question_has_these_fields(real_server: RealServer, comman
     times = [question.pop("asked_at"), question.pop("expires_at")]
     assert all(datetime.fromisoformat(one).tzinfo for one in times)
     name = question.pop("question")
-    assert asked["next"] == f"mcp-tasks answer {name}"
+    assert asked["next"] == f"mcp-tasks answer {short_question(name)}"
     assert name.startswith(f"{asked['record']}-")
     assert question == {
         "record": asked["record"],

@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from mcp_tasks_client.errors import CredentialRefusedError
+from mcp_tasks_client.errors import CredentialRefusedError, SessionError
 from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance, input_requests
 from mcp_tasks_client.machine.actions import (
     Action,
@@ -1029,6 +1029,15 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
         assert life.missing() == (Save(), Wake(5.0)), "one of several servers may not have heard of it"
     assert life.missing() == (Save(), StopAsking(), Finish())
     assert ended(life) == outcome
+
+
+@requirement("law:9")
+def test_a_task_that_is_missing_for_a_credential_that_may_be_another_one_is_parked_and_not_over() -> None:
+    life, denied = working(), SessionError("not to this credential")
+    missing = TaskMissing(message="Task not found", now=life.now, denied=denied)
+    assert life.feed(missing) == (Save(), Wake(5.0)), "one of several servers may not have heard of it"
+    assert life.feed(missing) == (StopAsking(), Park(denied))
+    assert not isinstance(life.state, Finished)
 
 
 @requirement("law:4", "law:7")

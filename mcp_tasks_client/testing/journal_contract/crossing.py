@@ -146,10 +146,11 @@ class CrossingTests:
         first.keep_renewing(source)
         for one in (theirs, others):
             await first.save(one)
-        source.gone = ["a/1"]
         async with anyio.create_task_group() as tasks:
             for number in range(3):
                 tasks.start_soon(first.save, replace(theirs, updated_at=theirs.updated_at + number))
+            await anyio.wait_all_tasks_blocked()  # they are asked for, and wait for their commit
+            source.gone = ["a/1"]
         first.keep_renewing(source)  # as a client does now and then
         with anyio.fail_after(10):
             while source.gone:  # noqa: ASYNC110  # it is told by a thread
