@@ -262,8 +262,8 @@ A server asks you something. Behind each bar stands its text, not ours.
     Asks │ Which one?
 The server has refused the last answer:
          │ No such version
-Enter takes a value. An empty one skips what is optional. Ctrl-D goes to the
-review, where you can also decline or cancel.
+Enter takes a value, and Ctrl-U empties the line. An empty value skips what is
+optional. Ctrl-D goes on to the review, where you can also decline or cancel.
 
 1 of 3, required: a text of at most 9 characters
    Field │ Version
