@@ -49,7 +49,7 @@ class Estimate:
         object.__setattr__(self, "durations", tuple(sorted(_usable(self.durations))))
 
     def after(self, elapsed_s: float) -> Estimate:
-        """What is to be expected of a call that has run for so long: only those count that lasted as long.
+        """The estimate for a call that has run for so long: only calls count that lasted as long.
 
         ``str(estimate.after(252))`` is ``4m12s · half within 3 min, 9 of 10 within 9 (23 calls)``: of 23
         calls that lasted 4m12s or longer, half have completed within three minutes from there. Where fewer

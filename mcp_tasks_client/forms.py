@@ -44,8 +44,8 @@ from .questions.answers import NoAnswerError, check_form, fill_form, note_patter
 __all__ = ["Choice", "Field", "Form", "Kind", "Visit", "read_form", "read_pairs", "read_url"]
 
 Kind: TypeAlias = Literal["text", "number", "integer", "boolean", "choice", "choices", "json"]
-"""What a field takes. ``choice`` is one of its choices, and ``choices`` are several of them. ``json`` is JSON
-as a text, for a schema that no other kind stands for."""
+"""The kind of value that a field takes. ``choice`` is one of its choices, and ``choices`` are several of
+them. ``json`` is JSON as a text, for a schema that no other kind stands for."""
 
 _LONGEST_URL: Final = 8_192
 _MOST_REFERENCES: Final = 8
@@ -97,16 +97,16 @@ class Field:
     """For people; the name where the server gave no title."""
 
     description: str | None
-    """What the server says of it."""
+    """The server's description of the field; ``None`` if there is none."""
 
     kind: Kind
-    """What the field takes."""
+    """The kind of value that the field takes."""
 
     format: str | None
     """The form of a text, ``email``, ``uri``, ``date`` or ``date-time``; ``None`` for any other."""
 
     choices: tuple[Choice, ...]
-    """What the field offers, for the kinds ``choice`` and ``choices``."""
+    """The values that the field offers, for the kinds ``choice`` and ``choices``."""
 
     default: str | None
     """The default as a text to begin with, which a person may change; ``None`` if there is none."""
@@ -769,7 +769,7 @@ class Visit:
     """The host that it leads to, in small letters, without the port."""
 
     warnings: tuple[str, ...]
-    """What to be wary of, each a sentence."""
+    """The warnings about the URL, each a sentence."""
 
 
 def read_url(url: str) -> Visit:

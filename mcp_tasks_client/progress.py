@@ -75,7 +75,7 @@ STYLES: Final = {"input_required": "yellow", "outcome_unknown": "red", "failed":
 
 @dataclass(frozen=True, slots=True)
 class CallLine:
-    """What is said of a call, in one line."""
+    """The line of a call, in its parts."""
 
     title: str
     """The tool, and the label of the call if it has one."""
@@ -116,7 +116,7 @@ def line_of(
     is_driven: bool = True,
     estimate: Estimate | None = None,
 ) -> CallLine:
-    """What is said of a call.
+    """The line of a call.
 
     Args:
         record: As it stands.
@@ -154,7 +154,10 @@ def state_of(record: TaskRecord, questions: Sequence[Question], *, is_driven: bo
 
 
 def note_of(record: TaskRecord, now: float, questions: Sequence[Question], *, is_driven: bool) -> str:
-    """What else there is to say of a call that goes on. Args are those of :func:`line_of`."""
+    """The note on a call that goes on: its question, its failure, or words of the server.
+
+    Args are those of :func:`line_of`.
+    """
     failure = record.last_failure
     if record.finished:
         return ""

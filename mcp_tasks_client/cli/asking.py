@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal", "refuse"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
-"""What a client takes for ``elicitation=``."""
+"""The callback that a client takes as ``elicitation=``."""
 
 
 class Questions(StrEnum):

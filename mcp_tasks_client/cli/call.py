@@ -152,9 +152,8 @@ async def _let_go(handle: tasks.TaskHandle, follower: Follower, *, cancels: bool
     if not cancels:
         follower.let_go([record])
         return
-    with suppress(
-        tasks.TasksClientError
-    ):  # the wish is in the journal, and goes with the next poll of anybody
+    # If it fails, the wish is in the journal, and goes with the next poll of any client.
+    with suppress(tasks.TasksClientError):
         await asyncio.shield(asyncio.ensure_future(handle.cancel()))
     follower.tell_cancelled(record)
 

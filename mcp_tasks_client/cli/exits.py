@@ -97,7 +97,7 @@ def _exit_of(error: tasks.TasksClientError, *, has_task: bool) -> Exit:
             return Exit.GONE
         case tasks.OutcomeUnknownError():
             return Exit.OUTCOME_UNKNOWN
-        case tasks.IdempotencyConflictError() | tasks.AlreadyAnsweredError() | tasks.FormError():
+        case tasks.IdempotencyConflictError() | tasks.AlreadyAnsweredError():
             return Exit.USAGE
         case tasks.WaitTimeoutError():
             return Exit.TIMED_OUT if has_task else Exit.OUTCOME_UNKNOWN

@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a file says of one server, with its variables filled in: a URL, or a command."""
+    """The entry of one server in a file, with its variables filled in: a URL, or a command."""
 
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

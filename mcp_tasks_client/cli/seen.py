@@ -77,7 +77,7 @@ class SeenCall:
             yield f"No living process drives it, so nobody polls: {where.line('wait', name)}"
 
     def note(self, now: float | None = None) -> str:
-        """What a list says beside the call, in one line. ``None`` is the time now."""
+        """The note of a list beside the call, in one line. ``None`` is the time now."""
         if self.record.finished:
             return "" if self.record.delivered_at is not None else "not received"
         return note_of(
@@ -146,7 +146,7 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
 
 
 def message_of(question: tasks.OpenQuestion) -> str:
-    """What a server asks, in one line."""
+    """The words of a question, in one line."""
     message = getattr(question.params, "message", None)
     return one_line(message) if message else one_line(question.method, 60)
 

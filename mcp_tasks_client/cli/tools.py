@@ -138,7 +138,7 @@ def _indent(schema: Any) -> str:
 
 
 def _task_support(tool: Tool) -> str:
-    """What the server says of tasks; empty if nothing."""
+    """The server's word on tasks of a tool, as a sentence; empty if it says nothing."""
     return "" if tool.execution is None else tool.execution.task_support or ""
 
 

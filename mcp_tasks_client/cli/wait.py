@@ -143,7 +143,7 @@ class Waiting:
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
 
     def read_line(self, record_id: str, now: float) -> CallLine | None:
-        """What is said of a call while it is waited for."""
+        """The line of progress of a call that is waited for."""
         handle = self._handles.get(record_id)
         record = self.last_seen.get(record_id) if handle is None else handle.record
         return None if record is None else line_of(record, now, estimate=self._estimates.get(record_id))

@@ -240,3 +240,17 @@ def test_the_record_says_that_the_command_made_the_call(real_server: RealServer,
     (seen,) = run_command(journal, "ls", "--all", "--json").document
     assert seen["origin"]["program"] == "mcp-tasks"
     assert (seen["application"], seen["label"], seen["key"]) == ("mcp-tasks", "Nightly", "k")
+
+
+def test_a_message_breaks_between_words_in_a_narrow_terminal(real_server: RealServer, journal: Path) -> None:
+    run_command(journal, "call", real_server.url, "fast", "--key", "k")
+    with in_terminal(journal, "show", "nosuch", columns=33) as terminal:
+        assert terminal.wait() == Exit.GONE
+        said = " ".join(terminal.text.split("\n"))
+    assert "is forgotten once its program has received the outcome." in said
+
+
+def test_the_help_names_each_exit_code(journal: Path) -> None:
+    said = " ".join(run_command(journal, "--help").out.split())
+    for code in Exit:
+        assert f"{code.value} {code.name.lower().replace('_', ' ')}" in said
