@@ -11,7 +11,7 @@ import json
 import re
 from typing import Final
 
-from ..foreign_text import redact, shorten
+from ..foreign_text import one_line, redact, shorten
 from . import MalformedError
 
 __all__ = ["digest", "excerpt", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
@@ -37,7 +37,7 @@ def quote(text: str, task_id: str | None = None) -> str:
     """
     # The cut comes first, so that a text of megabytes costs nothing, and leaves room for escapes.
     cut = len(text) > LONGEST_QUOTE
-    line = _in_one_line(redact(text[: 4 * LONGEST_QUOTE], task_id))
+    line = one_line(text[: 4 * LONGEST_QUOTE], 4 * LONGEST_QUOTE, task_id=task_id)
     return f"{line[:LONGEST_QUOTE]}…" if cut or len(line) > LONGEST_QUOTE else line
 
 
@@ -49,10 +49,6 @@ def excerpt(value: object) -> str:
 def name_tool(tool: str | None) -> str:
     """The name of a tool for a message. Of a task that was attached by its ID, the tool is not known."""
     return "an unknown tool" if tool is None else repr(tool)
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def is_encodable(text: str) -> bool:
