@@ -10,7 +10,7 @@ import typer
 
 import mcp_tasks_client as tasks
 
-from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
+from . import answer, call, cancel, doctor, drive, login, logout, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
 from .output import Output, fail_to_write
 from .server import name_command
@@ -34,6 +34,8 @@ for verb in (
     cancel.cancel,
     drive.drive,
     prune.prune,
+    login.login,
+    logout.logout,
     doctor.doctor,
 ):
     app.command()(verb)
