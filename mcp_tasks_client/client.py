@@ -222,6 +222,11 @@ class TasksClient:
     _endpoint: Endpoint | None = None
     """Where calls are made, once the client is open."""
 
+    @property
+    def endpoint(self) -> str:
+        """The server's name in the journal, as an :class:`Inbox` takes it."""
+        return self._scope.endpoint
+
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
     async def call_tool(
