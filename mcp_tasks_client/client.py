@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -600,6 +601,42 @@ class TasksClient:
         """
         return await ping(self._opened().session)
 
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        For a host that passes such requests on: ``resources/read``, ``prompts/get``, ``completion/complete``,
+        a method that nobody has named here. The result is the server's object, whatever its fields, also one
+        that asks for input (``resultType`` of ``"input_required"``). The method must be one of the version
+        that the server speaks. Only ``server/discover`` is answered at 2025-11-25 as well: by a ``ping``, and
+        by what the server told in its handshake. Over a host's own client, the SDK checks the results of
+        methods that it knows, and a connection at 2025-11-25 is refused.
+
+        Args:
+            method: The JSON-RPC method.
+            params: Its params: JSON values, and what sessions of the SDK make JSON of. At 2026-07-28 entries
+                in their ``_meta``, such as a ``progressToken``, are sent besides the client's own, which they
+                cannot replace.
+
+        Raises:
+            SessionError: No result. An error of the server's is in ``code``, ``remote_message`` and ``data``.
+                The request is given up after as long a silence as a ``tools/call``, of 300 seconds.
+            ValueError: The method is that of a call or a task, or none that a host sends; or the params have
+                no JSON form. Nothing was sent.
+        """
+        endpoint = self._opened()
+        if not isinstance(method, str) or not _METHOD.fullmatch(method):
+            raise ValueError(f"a method is a text of letters, digits and signs, not {method!r}")
+        if method == "tools/call" or method.startswith("tasks/"):
+            raise ValueError(f"request() does not send {method}: use call_tool(), start_tool() and handles")
+        if method in ("initialize", "subscriptions/listen") or method.startswith("notifications/"):
+            raise ValueError(
+                f"request() does not send {method}: the client does that itself, where it is due"
+            )
+        sent = _json(f"params of {method!r}", params)
+        if not isinstance(sent.get("_meta", {}), dict):
+            raise ValueError(f"the _meta of {method!r} must be a mapping")
+        return await endpoint.session.ask(method, sent, patient=True)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
@@ -653,8 +690,13 @@ class TasksClient:
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:
-    meta = _json(name, options.meta) if options.meta else None
-    return ToolCall(name=name, arguments=_json(name, arguments), meta=meta, label=options.label)
+    what = f"arguments of {name!r}"
+    meta = _json(what, options.meta) if options.meta else None
+    return ToolCall(name=name, arguments=_json(what, arguments), meta=meta, label=options.label)
+
+
+_METHOD: Final = re.compile(r"[!#-\[\]-~]+")
+"""What needs no escape in JSON, and none in a header."""
 
 
 _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_none=True)
@@ -664,7 +706,7 @@ _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_n
 _JSON: Final = json.JSONEncoder(allow_nan=False, default=_encode_as_the_sdk)
 
 
-def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+def _json(what: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy that later changes do not reach, and proof that it can be sent."""
     if not value:
         return {}
@@ -675,6 +717,6 @@ def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
             text = _JSON.encode(_encode_as_the_sdk(dict(value)))
         copied = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
+        raise ValueError(f"the {what} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)
     return copied
