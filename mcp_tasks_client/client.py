@@ -222,6 +222,11 @@ class TasksClient:
     _endpoint: Endpoint | None = None
     """Where calls are made, once the client is open."""
 
+    @property
+    def endpoint(self) -> str:
+        """The server's name in the journal, as an :class:`Inbox` takes it."""
+        return self._scope.endpoint
+
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
     async def call_tool(
@@ -303,18 +308,25 @@ class TasksClient:
         on_unknown: OnUnknown = "raise",
         label: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        record_id: str | None = None,
     ) -> TaskHandle:
         """Call a tool and return as soon as the server has answered, with a task or a result.
 
         The task is observed in the background until it ends or the client closes, and its
         questions are answered by the callbacks meanwhile.
 
-        Args and errors are those of :meth:`call_tool`, up to the server's first answer.
+        Args and errors are those of :meth:`call_tool`, up to the server's first answer. Besides,
+        ``record_id`` is the ID of the call's record, such as one that was told to somebody before the server
+        has answered: 32 hexadecimal digits in lower case. ``None`` draws one. A call that joins another one
+        under its key leaves that one's ID. An ID that is another call's is a ``ValueError``.
         """
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
         call = await endpoint.start(
-            _call(name, arguments, options), key=options.key, on_unknown=options.on_unknown
+            _call(name, arguments, options),
+            key=options.key,
+            on_unknown=options.on_unknown,
+            record_id=record_id,
         )
         return TaskHandle(endpoint, call)
 

@@ -110,10 +110,12 @@ class Endpoint:
             deadline = limit.deadline
         return await self.deliver(begun[-1], deadline, raise_on_error=raise_on_error)
 
-    async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def start(
+        self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+    ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
         while True:
-            call = await self.begin(tool_call, key, on_unknown)
+            call = await self.begin(tool_call, key, on_unknown, record_id)
             try:
                 if not call.record.finished:
                     async with self.held(call):
@@ -125,7 +127,9 @@ class Endpoint:
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)
 
-    async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def begin(
+        self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+    ) -> LiveCall:
         """The live call of a tool call: a new one, or the one that its key stands for.
 
         Raises:
@@ -133,7 +137,7 @@ class Endpoint:
         """
         while True:
             with suppress(OvertakenError):  # what the key stood for was taken back just then
-                return await self._idempotency.begin(tool_call, key, on_unknown)
+                return await self._idempotency.begin(tool_call, key, on_unknown, record_id)
 
     async def answer_and_continue(
         self, tool_call: ToolCall, record_id: str, answers: Mapping[str, JSONObject]

@@ -354,6 +354,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 
     assert_type(await client.start_tool("deploy", {"service": "web"}), TaskHandle)
     await client.start_tool("deploy", idempotency_key="order-42", on_unknown="raise", meta={}, label="of Ada")
+    await client.start_tool("deploy", record_id="0" * 32)
     await client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]  # belongs to result()
 
     assert_type(await client.resume(), list[TaskHandle])
@@ -650,6 +651,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
     assert_type(client.list_tools(), ListToolsResult)
     client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
+    client.start_tool("deploy", record_id="0" * 32)
     client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]
     client.resume("task-1")  # type: ignore[call-arg, arg-type]
 
