@@ -471,7 +471,7 @@ class TasksClient:
             wanted = reference_of(wanted)
         return TaskHandle(endpoint, await endpoint.attach(wanted, label))
 
-    async def acknowledge(self, record_or_handle: TaskRecord | Handle) -> None:
+    async def acknowledge(self, record_or_handle: TaskRecord | Handle, *, keep: bool = False) -> None:
         """Count the outcome of a call as delivered, without taking it: the host has it from elsewhere.
 
         For a host that reads :meth:`records`, and would otherwise be given each outcome by :meth:`resume`.
@@ -481,6 +481,8 @@ class TasksClient:
 
         Args:
             record_or_handle: A record that :meth:`records` returned, or a handle.
+            keep: Whether a call without an idempotency key is not forgotten at once; see
+                :meth:`TaskHandle.acknowledge`.
 
         Raises:
             TasksClientError: The call has not ended: its handle is ``.handle``.
@@ -491,12 +493,12 @@ class TasksClient:
         """
         endpoint, wanted = self._opened(), record_or_handle
         if isinstance(wanted, TaskRecord):
-            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted)
+            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted, keep=keep)
         if not hasattr(wanted, "reference"):
             raise TypeError(f"acknowledge() takes a record or a handle, not {type(wanted).__name__}")
         reference = wanted.reference
         scope = Scope(reference["endpoint"], reference["principal"])
-        return await endpoint.acknowledge_record(scope, reference["record_id"])
+        return await endpoint.acknowledge_record(scope, reference["record_id"], keep=keep)
 
     async def questions(self) -> list[Question]:
         """The questions that wait for an answer, of all calls of this endpoint and principal, oldest first.

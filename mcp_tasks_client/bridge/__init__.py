@@ -8,7 +8,7 @@ for a program that has the streams of one connection.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -83,8 +83,10 @@ async def bridge(
             output_schema="off",
             **callbacks,
         )
-        shown = {"endpoint": client.endpoint, "principal": principal or "", "application": application}
-        return client, tasks.Inbox(journal, **shown)
+        inbox = tasks.Inbox(
+            journal, endpoint=client.endpoint, principal=principal or "", application=application
+        )
+        return client, inbox
 
     await serve_streams(
         connect,

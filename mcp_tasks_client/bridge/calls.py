@@ -1,8 +1,8 @@
-"""The calls that this process has in hand for one host: begun, joined by repetitions, let go, brought home.
+"""The calls that this process has in hand for one host: begun, joined by repetitions, let go.
 
-A call outlives the request of the host that has begun it. It is *in hand* from its beginning until its outcome
-was received, or is in the journal for a later request. An equal call joins it once nobody waits for it. So a
-model that repeats a call, after its host has given up, makes no second task.
+A call outlives the request of the host that has begun it. It is *in hand* from its beginning until its
+outcome was received, or is in the journal for a later request. An equal call joins it once nobody waits for
+it. So a model that repeats a call, after its host has given up, makes no second task.
 
 A call of a process that has died is joined by its record in the journal. A call of another living process is
 left to that process, whose host may wait for it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -225,9 +225,11 @@ class Calls:
             return None
         for record in reversed(await self.records(_MOST_LOOKED_AT)):
             is_equal = (record.tool, record.arguments_digest) == (tool, digest)
-            if is_equal and record.idempotency_key is None and record.record_id not in self._in_hand:
-                if not await self._inbox.is_driven(record):
-                    return self._attach(record)
+            is_in_hand = record.record_id in self._in_hand
+            if not is_equal or is_in_hand or record.idempotency_key is not None:
+                continue
+            if not await self._inbox.is_driven(record):
+                return self._attach(record)
         return None
 
     async def by_reference(self, reference: str) -> Call | None:
@@ -257,7 +259,9 @@ class Calls:
                     self._attach(record)
 
     async def records(self, most: int) -> list[tasks.TaskRecord]:
-        """The newest calls of this host that are not over, or whose outcome nobody has received, oldest first.
+        """The newest calls of this host that are not over, or whose outcome nobody has received.
+
+        The oldest of them is first.
 
         Raises:
             JournalError: The journal could not be read.
@@ -343,7 +347,5 @@ class Calls:
 
     async def _acknowledge(self, call: Call) -> None:
         if call.handle is not None and call.handle.done:
-            try:
+            with suppress(tasks.TasksClientError):  # it comes once more
                 await call.handle.acknowledge(keep=True)
-            except tasks.TasksClientError:
-                pass  # it comes once more

@@ -140,12 +140,12 @@ class HostRequest:
             self._asking.add(scope)
             try:
                 if not self._has_ended:
-                    raw: dict[str, Any] = await self._context.session.send_request(
+                    raw = await self._context.session.send_request(
                         request,
                         _Raw,
                         metadata=ServerMessageMetadata(related_request_id=self._context.request_id),
                     )
-                    return raw.model_dump()  # type: ignore[attr-defined]  # a model of any fields
+                    return raw.model_dump()
             except (MCPError, ValueError) as error:
                 raise HostRefusedError(str(error)) from error
             finally:

@@ -1,4 +1,4 @@
-"""For how long known hosts wait for a call, and how long a call may take before the bridge answers in between."""
+"""The time after which a call is answered although it goes on, for each known host."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ def _check(result: BaseModel, params: Any) -> None:
     Raises:
         FormError: It does not.
     """
-    if isinstance(params, ElicitRequestFormParams) and isinstance(result, ElicitResult):
-        if result.action == "accept":
-            read_form(params).check(dict(result.content or {}))
+    if not (isinstance(params, ElicitRequestFormParams) and isinstance(result, ElicitResult)):
+        return
+    if result.action == "accept":
+        read_form(params).check(dict(result.content or {}))

@@ -158,7 +158,8 @@ class Service:
         return Serving(opened.calls, self.answer_within_s, f"{self._prefix or ''}task_result")
 
     async def _names(self) -> set[str]:
-        names, cursor = set(), None
+        names: set[str] = set()
+        cursor: str | None = None
         for _ in range(_MOST_PAGES):
             try:
                 page = await self.ask("tools/list", {} if cursor is None else {"cursor": cursor})
@@ -166,7 +167,7 @@ class Service:
                 if error.code == METHOD_NOT_FOUND:
                     return names
                 raise
-            names |= {one.get("name") for one in page.get("tools") or () if isinstance(one, dict)}
+            names |= {str(one.get("name")) for one in page.get("tools") or () if isinstance(one, dict)}
             before, cursor = cursor, page.get("nextCursor")
             if cursor is None or cursor == before:
                 break

@@ -1,8 +1,8 @@
 """A request of a host that waits for a call: kept patient, and answered in time.
 
-A host gives up a call after a time of its own. Many hosts begin that time anew with each progress notification,
-so one goes out every few seconds. For the others the bridge answers before the time is over: the work goes on,
-and a later request has its result.
+A host gives up a call after a time of its own. Many hosts begin that time anew with each progress
+notification, so one goes out every few seconds. For the others the bridge answers before the time is over:
+the work goes on, and a later request has its result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ _BEAT_S: Final = 3.0
 
 _STEP: Final = 1e-6
 """By which the progress of a server is raised each time that it is told again: it has to grow."""
-
-_MOST_RESULT_TOOL: Final = "task_result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,8 @@ def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
 def as_rpc_error(error: Exception) -> MCPError:
     """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next."""
     match error:
-        case tasks.TaskFailedError(code=int() as code, remote_message=message, data=data):
-            return MCPError(code=code, message=message or str(error), data=data)
+        case tasks.TaskFailedError(code=int() as code, data=data):
+            return MCPError(code=code, message=str(error), data=data)
         case tasks.SessionError(code=int() as code, remote_message=message, data=data):
             return MCPError(code=code, message=message or str(error), data=data)
         case tasks.TasksClientError():

@@ -1,8 +1,8 @@
 """stdin and stdout of this process as the streams of one connection, with bounds.
 
-- stdin is read in a thread that keeps no process alive. A line that is too long, or is no message, is answered
-  with an error, and the next line is read.
-- stdout is the protocol's alone: the descriptor is taken away, and what else writes to it reaches stderr.
+- stdin is read in a thread that keeps no process alive. A line that is too long, or is no message, is
+  answered with an error, and the next line is read.
+- stdout is the protocol's alone: its descriptor is taken away, and prints of others reach stderr.
 - A request over the most that are served at once is refused. So a flood costs no memory.
 """
 

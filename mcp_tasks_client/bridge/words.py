@@ -31,30 +31,34 @@ def interim(
     shown = "" if not status else f" Its latest status: {one_line(status)}"
     told = [
         f"The call of {one_line(tool, 100)} is still running.{shown}",
-        f'Do not call the tool again. Call {result_tool} with reference "{reference}" to wait for the result.',
+        f'Do not call the tool again. Call {result_tool} with reference "{reference}" to wait for the '
+        "result.",
     ]
     if not is_known:
         told.append(
             "The server has made no task of it yet: if this connection ends first, the result is lost."
         )
-    for question in questions:
-        told.append(
-            "The server asks a question that is meant for a person, and nobody was asked yet. Do not answer "
-            f"it yourself. Tell the user: in a terminal, `{line_for(question)}` answers it."
-        )
+    told += [
+        "The server asks a question that is meant for a person, and nobody was asked yet. Do not answer it "
+        f"yourself. Tell the user: in a terminal, `{line_for(question)}` answers it."
+        for question in questions
+    ]
     return "\n".join(told)
 
 
 def joined(tool: str) -> str:
-    """A line in front of nothing: the result is that of an earlier call."""
-    return f"This is the result of the earlier, equal call of {one_line(tool, 100)}. It was not called a second time."
+    """The note behind the result of a call that was there before the request."""
+    return (
+        f"This is the result of the earlier, equal call of {one_line(tool, 100)}. The tool was not called a "
+        "second time."
+    )
 
 
 def no_such_call(reference: str, list_tool: str) -> str:
     """The text for a reference that names no call."""
     return (
-        f'There is no call with reference "{one_line(reference, 60)}": its result was received before, or its '
-        f"bridge ended before the server had made a task of it. {list_tool} lists the calls."
+        f'There is no call with reference "{one_line(reference, 60)}": its result was received before, or '
+        f"its bridge ended before the server had made a task of it. {list_tool} lists the calls."
     )
 
 

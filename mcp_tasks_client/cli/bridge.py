@@ -41,8 +41,8 @@ def bridge(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Answer a call that takes longer, with a reference to its result. 0 is never: for hosts whose "
-            "limit progress moves. Without it, by the host.",
+            help="Answer a call that takes longer, with a reference to its result. 0 is never. Without it, "
+            "by the host.",
             show_default=False,
         ),
     ] = None,
@@ -99,8 +99,13 @@ def bridge(
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
             client = target.make_client(where, application=application, output_schema="off", **callbacks)
-            shown = {"endpoint": client.endpoint, "principal": where.principal, "application": application}
-            return client, tasks.Inbox(where.name_journal(), **shown)
+            inbox = tasks.Inbox(
+                where.name_journal(),
+                endpoint=client.endpoint,
+                principal=where.principal,
+                application=application,
+            )
+            return client, inbox
 
         logging.getLogger("mcp_tasks_client").setLevel(logging.INFO)
         async with open_stdio() as (read, write):

@@ -439,14 +439,14 @@ class Endpoint:
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
             self._store.deliver(call, may_be_lost=not self.engine.in_background)
 
-    async def acknowledge(self, call: LiveCall) -> None:
+    async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> None:
         """Note for good that the host has an outcome; see :meth:`TaskHandle.acknowledge`.
 
         Raises:
             TasksClientError: The call has not ended, or the client is closed.
         """
         self.check_open(call)
-        if not await self._store.acknowledge(call):
+        if not await self._store.acknowledge(call, keep=keep):
             raise TasksClientError(
                 f"The call of {name_tool(call.record.tool)} has not ended, so that there is no outcome to "
                 "acknowledge. Await error.handle.result() first.",
@@ -454,7 +454,7 @@ class Endpoint:
             )
 
     async def acknowledge_record(
-        self, scope: Scope, record_id: str, record: TaskRecord | None = None
+        self, scope: Scope, record_id: str, record: TaskRecord | None = None, *, keep: bool = False
     ) -> None:
         """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
 
@@ -471,7 +471,7 @@ class Endpoint:
             )
         call = await self._recovery.find_record(record_id)
         if call is not None:
-            await self.acknowledge(call)
+            await self.acknowledge(call, keep=keep)
         elif record is not None and record.delivered_at is None:
             check_forgotten(record)
 

@@ -398,7 +398,8 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     with handle.outcome():  # type: ignore[attr-defined]
         pass
     await handle.acknowledge()
-    await client.acknowledge(handle)
+    await handle.acknowledge(keep=True)
+    await client.acknowledge(handle, keep=True)
     await client.acknowledge((await client.records())[0])
     await client.acknowledge(handle.reference)  # type: ignore[arg-type]
     assert_type(handle.updates(), AsyncIterator[Task])
@@ -667,11 +668,11 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     assert_type(handle.refresh(), Task)
     with handle.outcome(timeout=5, raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
-    handle.acknowledge()
+    handle.acknowledge(keep=True)
     assert_type(handle.questions(), list[BlockingQuestion])
     assert_type(handle.estimate(), Estimate)
     assert_type(client.questions(), list[BlockingQuestion])
-    client.acknowledge(client.records()[0])
+    client.acknowledge(client.records()[0], keep=True)
     assert_type(handle.updates(), Iterator[Task])
     for task in handle.updates():
         assert_type(task, Task)
