@@ -112,6 +112,7 @@ async def serve_streams(
     questions: Literal["host", "inbox"] = "host",
     new_for: Sequence[str] = (),
     memory: Path | None = None,
+    line_for: Callable[[str], str] = "mcp-tasks answer {}".format,
 ) -> None:
     """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`."""
     if questions not in ("host", "inbox"):
@@ -130,6 +131,7 @@ async def serve_streams(
             answer_within=lambda host: (
                 default_answer_within(host) if answer_within_s is None else answer_within_s
             ),
+            line_for=line_for,
             when_sent=sent.when_sent,
         )
         try:

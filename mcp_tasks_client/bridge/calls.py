@@ -62,7 +62,8 @@ class Call:
         requests: Of the host, which wait for it.
         is_promised: Whether the host was told that the work goes on.
         prompts: The questions that the host is to be asked.
-        left: The open questions that the host cannot be asked.
+        left: The questions that the host cannot be asked, by their IDs. Some may have an answer by now.
+        given: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
     """
@@ -99,6 +100,11 @@ class Call:
     def has_record(self) -> bool:
         """True if the journal has the call, so that later processes find it."""
         return self.handle is not None and self.handle.task_id is not None
+
+    @property
+    def unanswered(self) -> list[Prompt]:
+        """The questions that the host is to be asked, and has not answered."""
+        return [one for one in self.prompts.values() if one.question_id not in self.given]
 
     def is_equal(self, tool: str, digest: str) -> bool:
         """True if a call of that tool, with arguments of that digest, is a repetition of this one."""

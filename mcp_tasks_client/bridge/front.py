@@ -67,6 +67,7 @@ class Front:
         asks_host: Whether questions are put to the host.
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
         when_sent: Calls a function once the reply to a request was written.
 
     Attributes:
@@ -83,6 +84,7 @@ class Front:
         asks_host: bool,
         is_new: Callable[[str], bool],
         answer_within: Callable[[str], float],
+        line_for: Callable[[str], str],
         when_sent: Callable[[RequestId | None, Callable[[], None]], None],
     ) -> None:
         self._connect = connect
@@ -92,6 +94,7 @@ class Front:
         self._asks_host = asks_host
         self._is_new = is_new
         self._answer_within = answer_within
+        self._line_for = line_for
         self._when_sent = when_sent
         self._services: dict[str, Service] = {}
         self._bus = InMemorySubscriptionBus()
@@ -233,6 +236,7 @@ class Front:
                 asks_host=self._asks_host,
                 is_new=self._is_new,
                 answer_within_s=self._answer_within(host.name),
+                line_for=self._line_for,
                 publish=self._publish,
             )
         return service

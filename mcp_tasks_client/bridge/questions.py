@@ -6,6 +6,8 @@ open for a person who answers it elsewhere. No question reaches a model.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from mcp_types import (
@@ -18,12 +20,15 @@ from mcp_types import (
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
 from mcp_tasks_client.forms import read_form
 
 from .calls import Calls, Prompt
 from .host_request import Host, HostRefusedError
 
 __all__ = ["Asker"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _MOST_ATTEMPTS: Final = 3
 """Times that a host is asked one question whose answers do not fit."""
@@ -40,8 +45,9 @@ class Asker:
         calls: Of the host; set once the client is open.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
         self._host = host
+        self._line_for = line_for
         self.calls: Calls | None = None
 
     async def elicit(self, context: tasks.InputContext, params: Any) -> Any:
@@ -77,6 +83,11 @@ class Asker:
                 except (ValidationError, tasks.FormError):
                     continue
         call.left[question.question_id] = question
+        logger.warning(
+            "A question of %s waits for a person, whom the host cannot ask: %s",
+            one_line(call.tool, 100),
+            self._line_for(question.question_id),
+        )
         call.tell()
         return None
 

@@ -69,6 +69,7 @@ class Service:
         asks_host: Whether questions are put to the host.
         is_new: Tells of which tools each call is a new one.
         answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
         publish: Told of each notification of the server that concerns no call.
     """
 
@@ -82,11 +83,13 @@ class Service:
         asks_host: bool,
         is_new: Callable[[str], bool],
         answer_within_s: float,
+        line_for: Callable[[str], str],
         publish: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.answer_within_s = answer_within_s
+        self._line_for = line_for
         self._application = application
-        self._asker = Asker(host)
+        self._asker = Asker(host, line_for)
         declared = host.capabilities
         self._connect = partial(
             connect,
@@ -155,7 +158,7 @@ class Service:
             TasksClientError: The journal could not be opened.
         """
         opened = await self.opened()
-        return Serving(opened.calls, self.answer_within_s, f"{self._prefix or ''}task_result")
+        return Serving(opened.calls, self.answer_within_s, f"{self._prefix or ''}task_result", self._line_for)
 
     async def _names(self) -> set[str]:
         names: set[str] = set()

@@ -8,7 +8,7 @@ the work goes on, and a later request has its result.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,11 +44,13 @@ class Serving:
         calls: Of the host.
         answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
         result_tool: The name of the tool that waits for a call of which the host has the reference.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
     """
 
     calls: Calls
     answer_within_s: float
     result_tool: str
+    line_for: Callable[[str], str]
 
     async def wait(
         self, call: Call, request: HostRequest, *, within_s: float | None = None, is_earlier: bool = False
@@ -67,9 +69,9 @@ class Serving:
         limits = [one for one in (self.answer_within_s or math.inf, within_s) if one is not None]
         with self.calls.waiting(call, request):
             with anyio.move_on_after(min(limits)):
-                async with _beating(call, request):
+                async with self._beating(call, request):
                     while call.end is None:
-                        asked = [*call.prompts.values()] if request.host.is_current else []
+                        asked = call.unanswered if request.host.is_current else []
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
@@ -92,10 +94,40 @@ class Serving:
                 call.reference,
                 self.result_tool,
                 call.status_message,
-                [*call.left.values()],
+                [self.line_for(one) for one in call.left],
                 is_known=call.has_record,
             )
         )
+
+    @asynccontextmanager
+    async def _beating(self, call: Call, request: HostRequest) -> AsyncIterator[None]:
+        """Have the host told every few seconds that the work goes on."""
+        if request.token is None:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat, call, request)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _beat(self, call: Call, request: HostRequest) -> None:
+        began, told, steps = anyio.current_time(), None, 0
+        while True:
+            with anyio.move_on_after(_BEAT_S):
+                while call.progress == told:
+                    await call.change()
+            message = call.status_message
+            if call.left:
+                message = "A person has to answer: " + self.line_for(next(iter(call.left)))
+            shown = None if not message else one_line(message)
+            if call.progress is None:
+                await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
+                continue
+            steps = 0 if call.progress != told else steps + 1
+            told = call.progress
+            await request.tell_progress(told[0] + steps * _STEP, told[1], shown)
 
 
 def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
@@ -106,8 +138,8 @@ def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
 def as_rpc_error(error: Exception) -> MCPError:
     """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next."""
     match error:
-        case tasks.TaskFailedError(code=int() as code, data=data):
-            return MCPError(code=code, message=str(error), data=data)
+        case tasks.TaskFailedError(code=int() as code, message=message, data=data):
+            return MCPError(code=code, message=message, data=data)
         case tasks.SessionError(code=int() as code, remote_message=message, data=data):
             return MCPError(code=code, message=message or str(error), data=data)
         case tasks.TasksClientError():
@@ -148,35 +180,3 @@ def take_answers(call: Call, answers: Mapping[str, Any]) -> None:
         if isinstance(answer, dict):
             call.given[question_id] = answer
     call.tell()
-
-
-@asynccontextmanager
-async def _beating(call: Call, request: HostRequest) -> AsyncIterator[None]:
-    """Have the host told every few seconds that the work goes on."""
-    if request.token is None:
-        yield
-        return
-    async with anyio.create_task_group() as group:
-        group.start_soon(_beat, call, request)
-        try:
-            yield
-        finally:
-            group.cancel_scope.cancel()
-
-
-async def _beat(call: Call, request: HostRequest) -> None:
-    began, told, steps = anyio.current_time(), None, 0
-    while True:
-        with anyio.move_on_after(_BEAT_S):
-            while call.progress == told:
-                await call.change()
-        message = call.status_message
-        if call.left:
-            message = "A person has to answer: " + words.line_for(next(iter(call.left.values())))
-        shown = None if not message else one_line(message)
-        if call.progress is None:
-            await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
-            continue
-        steps = 0 if call.progress != told else steps + 1
-        told = call.progress
-        await request.tell_progress(told[0] + steps * _STEP, told[1], shown)

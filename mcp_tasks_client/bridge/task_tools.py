@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import mcp_tasks_client as tasks
@@ -87,7 +87,7 @@ class TaskTools:
         """
         name = tool.removeprefix(self._prefix)
         if name == "task_list":
-            return text_result(words.listed(await self._list()))
+            return text_result(words.listed(await self._list(serving.line_for)))
         reference, wait_s = arguments.get("reference"), arguments.get("wait_s")
         call = await self._calls.by_reference(reference) if isinstance(reference, str) else None
         if call is None:
@@ -103,11 +103,12 @@ class TaskTools:
         await call.handle.cancel()
         return text_result("The server was asked to cancel the call. It may finish it all the same.")
 
-    async def _list(self) -> list[tuple[tasks.TaskRecord, list[tasks.Question]]]:
+    async def _list(self, line_for: Callable[[str], str]) -> list[tuple[tasks.TaskRecord, list[str]]]:
         records = await self._calls.records(_MOST_LISTED)
         questions = await self._inbox.questions()
         return [
-            (record, [one for one in questions if one.record_id == record.record_id]) for record in records
+            (record, [line_for(one.question_id) for one in questions if one.record_id == record.record_id])
+            for record in records
         ]
 
 

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
 
-__all__ = ["describe_error", "interim", "joined", "line_for", "listed", "no_such_call"]
-
-
-def line_for(question: tasks.Question) -> str:
-    """The line by which a person answers a question in a terminal."""
-    return f"mcp-tasks answer {question.question_id}"
+__all__ = ["describe_error", "interim", "joined", "listed", "no_such_call"]
 
 
 def interim(
@@ -20,13 +15,19 @@ def interim(
     reference: str,
     result_tool: str,
     status: str | None,
-    questions: Sequence[tasks.Question],
+    answer_lines: Sequence[str],
     *,
     is_known: bool,
 ) -> str:
     """The text that a model gets in place of a result, while the work goes on.
 
-    ``is_known`` tells that the server has made a task, so that later bridges know the reference.
+    Args:
+        tool: The name of the tool.
+        reference: Of the call.
+        result_tool: The name of the tool that waits for the result.
+        status: The latest words of the server; ``None`` if there are none.
+        answer_lines: The lines by which a person answers its open questions in a terminal.
+        is_known: The server has made a task, so that later bridges know the reference.
     """
     shown = "" if not status else f" Its latest status: {one_line(status)}"
     told = [
@@ -40,8 +41,8 @@ def interim(
         )
     told += [
         "The server asks a question that is meant for a person, and nobody was asked yet. Do not answer it "
-        f"yourself. Tell the user: in a terminal, `{line_for(question)}` answers it."
-        for question in questions
+        f"yourself. Tell the user: in a terminal, `{line}` answers it."
+        for line in answer_lines
     ]
     return "\n".join(told)
 
@@ -62,17 +63,17 @@ def no_such_call(reference: str, list_tool: str) -> str:
     )
 
 
-def listed(records: Sequence[tuple[tasks.TaskRecord, Sequence[tasks.Question]]]) -> str:
-    """The calls of a host, for a model."""
+def listed(records: Sequence[tuple[tasks.TaskRecord, Sequence[str]]]) -> str:
+    """The calls of a host, each with the lines that answer its questions, for a model."""
     if not records:
         return "No call is running, and no result is waiting."
     lines = []
-    for record, questions in records:
+    for record, answer_lines in records:
         state = "ended, its result is waiting" if record.finished else one_line(record.status, 40)
         said = record.task.status_message if record.task is not None and not record.finished else None
         told = f" ({one_line(said, 200, task_id=record.task_id)})" if said else ""
         lines.append(f'reference "{record.record_id}": {one_line(record.tool or "?", 100)}: {state}{told}')
-        lines += [f"  a person has to answer: {line_for(one)}" for one in questions]
+        lines += [f"  a person has to answer: {one}" for one in answer_lines]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -120,6 +121,7 @@ def bridge(
                     questions=questions.value,
                     new_for=repeat_new or (),
                     memory=_memory(where),
+                    line_for=partial(where.line, "answer"),
                 )
             )
             try:
