@@ -1,4 +1,4 @@
-"""The hosts: programs of others that start the command of a bridge, and have a model, or a script, call tools.
+"""The hosts: programs of others that start the command of a bridge, and whose model, or script, calls tools.
 
 A host runs with a home of its own, a bare environment, and no way to any machine but this one.
 """
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import psutil
 
-from tests._legacy_installs import python_with_legacy_sdk
+from tests._legacy_installs import node_modules, python_with_legacy_sdk
 
 from . import npm
 from .scripted_model import ScriptedModel, scripted_model
-from .turns import Turn
+from .turns import Turn, next_turn
 
 __all__ = ["HOSTS", "Host", "Seen", "Talk"]
 
@@ -33,7 +33,6 @@ LIMIT_S: Final = 120.0
 
 LOOK_S: Final = 0.05
 HERE: Final = Path(__file__).parent
-SDK: Final = "@modelcontextprotocol/sdk@1.32.2"
 CODEX: Final = "@openai/codex@0.171.0"
 OPENCODE: Final = "opencode-ai@1.18.33"
 INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
@@ -120,11 +119,23 @@ class Talk:
 
     def finish(self) -> Talk:
         """Wait until all turns are played, or the host has ended for another reason."""
-        while True:
-            self._wait()
-            if not self.host.one_turn or self.codes[-1] < 0 or len(self.codes) == len(self.turns):
-                return self
-            self.start()
+        while self._goes_on():
+            pass
+        return self
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Return once something holds, while the host plays."""
+        deadline = time.monotonic() + LIMIT_S
+        while not holds():
+            assert self.process is not None
+            assert self.process.poll() is None or self._goes_on(), f"the host has ended:\n{self.told()}"
+            assert time.monotonic() < deadline, f"not seen in time:\n{self.told()}"
+            time.sleep(LOOK_S)
+
+    def has_shown(self, text: str) -> bool:
+        """True if the model was shown a text, or the host has printed it, by now."""
+        shown = [] if self.model is None else self.model.shown
+        return any(text in one for one in (self.out, read(self._file(len(self.codes), "out")), *shown))
 
     def kill(self) -> None:
         """End the host by SIGKILL. What it has started goes on, until it sees that the host is gone."""
@@ -134,7 +145,7 @@ class Talk:
         self._wait()
 
     def bridges(self) -> list[psutil.Process]:
-        """The processes of the bridge: those that the host, or a process of its, has started with its arguments."""
+        """The processes of the bridge: those of the host that have its arguments."""
         return [one for one in self.family() if self._is_bridge(one)]
 
     def kill_bridge(self) -> None:
@@ -144,17 +155,8 @@ class Talk:
         for one in found:
             one.kill()
 
-    def until(self, holds: Callable[[], object]) -> None:
-        """Return once something holds, while the host runs."""
-        deadline = time.monotonic() + LIMIT_S
-        while not holds():
-            assert self.process is not None
-            assert self.process.poll() is None, f"the host has ended before:\n{self.told()}"
-            assert time.monotonic() < deadline, f"not seen in time:\n{self.told()}"
-            time.sleep(LOOK_S)
-
     def family(self) -> list[psutil.Process]:
-        """The living processes that the host has started, at any depth, those that it has left behind included."""
+        """The living processes below the host, and those that it has left behind."""
         if self.process is not None:
             with suppress(psutil.NoSuchProcess):
                 for one in psutil.Process(self.process.pid).children(recursive=True):
@@ -177,6 +179,14 @@ class Talk:
         texts = [self.out, self.err, *(read(self._file(number, name)) for name in ("out", "err"))]
         return "\n".join(text[-3000:] for text in texts if text)
 
+    def _goes_on(self) -> bool:
+        """Wait for the end of a process, and start that of the next turn. False if there is none."""
+        self._wait()
+        if self.codes[-1] < 0 or not self.host.has_left(self):
+            return False
+        self.start()
+        return True
+
     def _wait(self) -> None:
         assert self.process is not None
         number = len(self.codes)
@@ -194,7 +204,9 @@ class Talk:
 
     def _is_bridge(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
-            return process.cmdline()[-len(self.bridge) + 1 :] == [*self.bridge[1:]]
+            # `env` and the like, which only start another program, have become that program.
+            arguments = process.cmdline()[1:]
+            return bool(arguments) and [*self.bridge[-len(arguments) :]] == arguments
         return False
 
 
@@ -203,18 +215,22 @@ class Host(ABC):
 
     Attributes:
         name: In the tests' names.
-        one_turn: A process plays one turn only.
         is_limited: The time of its calls can be limited.
+        shortest_limit_s: The shortest limit that leaves time for the start of its server.
         is_moved_by_progress: Progress starts that limit anew, if the host is patient.
+        is_always_patient: It is patient, whatever the setting.
         can_be_asked: A person can answer a form there.
+        declines_by_itself: It declares that it can be asked, and declines each form.
         tells_that_it_gave_up: It sends ``notifications/cancelled`` when the time of a call is over.
     """
 
     name: ClassVar[str]
-    one_turn: ClassVar[bool] = False
     is_limited: ClassVar[bool] = True
+    shortest_limit_s: ClassVar[float] = 3.0
     is_moved_by_progress: ClassVar[bool] = False
+    is_always_patient: ClassVar[bool] = False
     can_be_asked: ClassVar[bool] = False
+    declines_by_itself: ClassVar[bool] = False
     tells_that_it_gave_up: ClassVar[bool] = True
 
     @abstractmethod
@@ -232,6 +248,10 @@ class Host(ABC):
     @abstractmethod
     def read(self, talk: Talk, out: str, err: str) -> None:
         """Note in a talk what a process has printed."""
+
+    def has_left(self, talk: Talk) -> bool:
+        """True if the next turn is for another process."""
+        return False
 
     def environment(self, talk: Talk) -> dict[str, str]:
         """The environment of its processes, which hosts hand on to their servers, or not."""
@@ -273,19 +293,18 @@ class Host(ABC):
 class Scripted(Host):
     """A host that is a program of ours on an SDK of others: it prints lines of JSON."""
 
-    is_moved_by_progress = True
     can_be_asked = True
 
-    def options(self, talk: Talk) -> str:
+    def options(self, talk: Talk, **more: Any) -> str:
         limit_s = talk.setting.limit_s
         return json.dumps(
             {
+                **more,
                 "bridge": talk.bridge,
                 "turns": [turn.document() for turn in talk.turns],
                 "limit_ms": None if limit_s is None else round(limit_s * 1000),
                 "patient": talk.setting.patient,
                 "answers": talk.setting.answers,
-                "installed": str(npm.packages(SDK)),
             }
         )
 
@@ -304,17 +323,18 @@ class Scripted(Host):
 
 class TypeScriptSdk(Scripted):
     name = "typescript"
+    is_moved_by_progress = True
 
     def prepare(self) -> None:
-        npm.packages(SDK)
+        node_modules()
 
     def command(self, talk: Talk) -> list[str]:
-        return [program("node"), str(HERE / "ts_client.mjs"), self.options(talk)]
+        options = self.options(talk, installed=str(node_modules()))
+        return [program("node"), str(HERE / "ts_client.mjs"), options]
 
 
 class PythonSdk1(Scripted):
     name = "mcp-1"
-    is_moved_by_progress = False
     tells_that_it_gave_up = False
 
     def prepare(self) -> None:
@@ -337,6 +357,7 @@ class Codex(Agent):
     """``codex exec``."""
 
     name = "codex"
+    declines_by_itself = True
 
     def prepare(self) -> None:
         npm.packages(CODEX)
@@ -372,7 +393,10 @@ startup_timeout_sec = {LIMIT_S}
 {limit}
 """
         )
-        start = [program("node"), str(npm.packages(CODEX) / "node_modules" / "@openai" / "codex" / "bin" / "codex.js")]
+        start = [
+            program("node"),
+            str(npm.packages(CODEX) / "node_modules" / "@openai" / "codex" / "bin" / "codex.js"),
+        ]
         return [*start, "exec", "--skip-git-repo-check", "--ephemeral", "Do your work."]
 
     def environment(self, talk: Talk) -> dict[str, str]:
@@ -383,7 +407,9 @@ class Opencode(Agent):
     """``opencode run``."""
 
     name = "opencode"
+    shortest_limit_s = 10.0
     is_moved_by_progress = True
+    is_always_patient = True
 
     def prepare(self) -> None:
         npm.packages(OPENCODE)
@@ -434,7 +460,11 @@ class Opencode(Agent):
 class Command(Host):
     """A command that calls one tool, prints the result as JSON, and ends."""
 
-    one_turn = True
+    def has_left(self, talk: Talk) -> bool:
+        return self.next_turn(talk) is not None
+
+    def next_turn(self, talk: Talk) -> Turn | None:
+        return next_turn(talk.turns, [one.text for one in talk.seen])
 
     def config(self, talk: Talk) -> Path:
         """A file with the entry that hosts have for a server."""
@@ -442,9 +472,6 @@ class Command(Host):
         path = talk.folder / "mcp.json"
         path.write_text(json.dumps({"mcpServers": {NAME: {"command": command, "args": arguments}}}))
         return path
-
-    def turn(self, talk: Talk) -> Turn:
-        return talk.turns[len(talk.codes)].filled([one.text for one in talk.seen])
 
     def read(self, talk: Talk, out: str, err: str) -> None:
         try:
@@ -461,13 +488,15 @@ class FastMcp(Command):
     """``fastmcp call``."""
 
     name = "fastmcp"
+    shortest_limit_s = 10.0
     can_be_asked = True
 
     def prepare(self) -> None:
         """It is a dependency of the tests."""
 
     def command(self, talk: Talk) -> list[str]:
-        turn = self.turn(talk)
+        turn = self.next_turn(talk)
+        assert turn is not None
         start = [str(Path(sys.executable).with_name("fastmcp")), "call", str(self.config(talk)), turn.tool]
         limit = [] if talk.setting.limit_s is None else ["--timeout", str(talk.setting.limit_s)]
         return [*start, "--input-json", json.dumps(turn.arguments), "--json", *limit]
@@ -487,10 +516,18 @@ class Inspector(Command):
         npm.node()
 
     def command(self, talk: Talk) -> list[str]:
-        turn = self.turn(talk)
+        turn = self.next_turn(talk)
+        assert turn is not None
         launcher = npm.packages(INSPECTOR) / "node_modules" / "@modelcontextprotocol" / "inspector"
         start = [str(npm.node()), str(launcher / "clients" / "launcher" / "build" / "index.js"), "--cli"]
-        server = ["--config", str(self.config(talk)), "--server", NAME, "--connect-timeout", str(round(LIMIT_S * 1000))]
+        server = [
+            "--config",
+            str(self.config(talk)),
+            "--server",
+            NAME,
+            "--connect-timeout",
+            str(round(LIMIT_S * 1000)),
+        ]
         call = ["--method", "tools/call", "--tool-name", turn.tool]
         arguments = ["--tool-args-json", json.dumps(turn.arguments)]
         return [*start, *server, *call, *arguments, "--format", "json", "--quiet"]

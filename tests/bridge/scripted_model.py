@@ -1,8 +1,8 @@
 """A model on the loopback that plays turns, over both of the interfaces that agents know.
 
-``/v1/responses`` is OpenAI's newer interface, ``/v1/chat/completions`` the older one; each reply is streamed.
-A request has the whole conversation: the number of tool results in it says which turn comes next, so that
-nothing is kept between requests, and a repeated request gets the same reply.
+``/v1/responses`` is OpenAI's newer interface, ``/v1/chat/completions`` the older one. Replies are streamed.
+A request has the whole conversation, and the tool results in it say which turn comes next. So nothing is kept
+between requests, and a repeated request gets the same reply.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeAlias
 
-from .turns import Turn
+from .turns import Turn, next_turn
 
 __all__ = ["LAST_WORDS", "ScriptedModel", "scripted_model"]
 
@@ -45,13 +45,13 @@ class ScriptedModel:
     requests: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def next_turn(self, offered: Sequence[Named], shown: list[str]) -> tuple[Named, Turn] | None:
+    def choose(self, offered: Sequence[Named], shown: list[str]) -> tuple[Named, Turn] | None:
         """The tool to call next and its turn; ``None`` if there is only something to say."""
         if len(shown) > len(self.shown):
             self.shown = shown
-        if len(shown) >= len(self.turns):
+        turn = next_turn(self.turns, shown)
+        if turn is None:
             return None
-        turn = self.turns[len(shown)].filled(shown)
         # A host puts the name of the server before that of the tool, or makes a namespace of it.
         for named in offered:
             if named[0] == turn.tool or named[0].endswith(f"_{turn.tool}"):
@@ -90,7 +90,7 @@ def response_events(model: ScriptedModel, body: dict[str, Any]) -> Iterator[dict
     """The stream of ``/v1/responses``."""
     offered = [named for tool in body.get("tools", []) for named in names_of(tool)]
     shown = [text_of(item["output"]) for item in body["input"] if item.get("type") == "function_call_output"]
-    turn = model.next_turn(offered, shown)
+    turn = model.choose(offered, shown)
     reply_id = f"resp_{uuid.uuid4().hex}"
     yield {"type": "response.created", "response": {"id": reply_id}}
     item: dict[str, Any]
@@ -124,7 +124,7 @@ def chat_events(model: ScriptedModel, body: dict[str, Any]) -> Iterator[dict[str
     offered = [(tool["function"]["name"], "") for tool in body.get("tools") or []]
     shown = [text_of(one["content"]) for one in body["messages"] if one["role"] == "tool"]
     # A request without tools is for something else than the conversation, such as a title for it.
-    turn = model.next_turn(offered, shown) if offered else None
+    turn = model.choose(offered, shown) if offered else None
     delta: dict[str, Any] = {"role": "assistant", "content": LAST_WORDS}
     if turn is not None:
         (name, _), call = turn

@@ -4,7 +4,7 @@
 //
 //   installed   the folder with node_modules
 //   bridge      the command that starts the server, a list
-//   turns       [{tool, arguments}], called one after the other
+//   turns       [{tool, arguments, is_repeated}], called one after the other
 //   limit_ms    the limit of each call; the SDK's own is 60,000
 //   patient     whether progress starts the limit anew (onprogress and resetTimeoutOnProgress)
 //   answers     what a form is answered, or null for a host that cannot be asked
@@ -39,19 +39,33 @@ const [command, ...args] = options.bridge;
 await client.connect(new StdioClientTransport({ command, args, stderr: 'inherit' }), { timeout: 60_000 });
 say({ listed: (await client.listTools({}, { timeout: 60_000 })).tools.map((tool) => tool.name) });
 
-for (const turn of options.turns) {
-  const filled = Object.entries(turn.arguments).map(([name, value]) => [name, value === '$reference' ? reference : value]);
+/** Calls a tool once. Returns whether what came back has a reference in it. */
+async function play(turn) {
+  const filled = Object.entries(turn.arguments).map(([name, value]) => [
+    name,
+    value === '$reference' ? reference : value,
+  ]);
   const params = { name: turn.tool, arguments: Object.fromEntries(filled) };
-  const patience = options.patient ? { onprogress: () => { progressed += 1; }, resetTimeoutOnProgress: true } : {};
+  const onprogress = () => {
+    progressed += 1;
+  };
+  const patience = options.patient ? { onprogress, resetTimeoutOnProgress: true } : {};
   const limit = options.limit_ms ? { timeout: options.limit_ms } : {};
   try {
     const result = await client.callTool(params, undefined, { ...limit, ...patience });
     const shown = result.content.map((part) => part.text ?? '').join('\n');
-    reference = shown.match(/\b[0-9a-f]{32}\b/g)?.at(-1) ?? reference;
+    const found = shown.match(/\b[0-9a-f]{32}\b/g);
+    reference = found?.at(-1) ?? reference;
     say({ shown, is_error: result.isError ?? false });
+    return found !== null;
   } catch (error) {
     say({ failed: error.message, code: error.code ?? null });
+    return false;
   }
+}
+
+for (const turn of options.turns) {
+  while ((await play(turn)) && turn.is_repeated);
 }
 say({ progressed });
 await client.close();
