@@ -343,6 +343,8 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.list_tools("cursor"), ListToolsResult)
     assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
     assert_type(await client.send_ping(), EmptyResult)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda method, params: None)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda params: None)  # type: ignore[arg-type, misc]
     assert_type(await client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
     await client.request("resources/list")
     await client.request("resources/list", params=["a"])  # type: ignore[arg-type]
