@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from .journal.postgres.journal import PostgresJournal
     from .journal.sqlite.journal import SqliteJournal
     from .journal.sqlite.memory import MemoryJournal
-    from .machine.record import Origin, Scope, TaskRecord
+    from .machine.record import Origin, Scope, TaskRecord, digest_arguments
     from .machine.states import LastFailure
     from .policy import PollPolicy, ReceivePolicy
     from .protocol.task import Task, TaskStatus
@@ -161,6 +161,7 @@ _NAMES_OF = {
         "Origin",
         "Scope",
         "TaskRecord",
+        "digest_arguments",
     ),
     ".machine.states": ("LastFailure",),
     ".policy": (
@@ -267,6 +268,7 @@ __all__ = [
     "ToolError",
     "WaitTimeoutError",
     "call_label",
+    "digest_arguments",
     "idempotency_key",
     "tasks_http_client",
     "tasks_http_client_factory",

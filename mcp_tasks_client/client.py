@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -237,6 +238,11 @@ class TasksClient:
     _endpoint: Endpoint | None = None
     """Where calls are made, once the client is open."""
 
+    @property
+    def endpoint(self) -> str:
+        """The server's name in the journal, as an :class:`Inbox` takes it."""
+        return self._scope.endpoint
+
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
     async def call_tool(
@@ -318,18 +324,25 @@ class TasksClient:
         on_unknown: OnUnknown = "raise",
         label: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        record_id: str | None = None,
     ) -> TaskHandle:
         """Call a tool and return as soon as the server has answered, with a task or a result.
 
         The task is observed in the background until it ends or the client closes, and its
         questions are answered by the callbacks meanwhile.
 
-        Args and errors are those of :meth:`call_tool`, up to the server's first answer.
+        Args and errors are those of :meth:`call_tool`, up to the server's first answer. Besides,
+        ``record_id`` is the ID of the call's record, such as one that was told to somebody before the server
+        has answered: 32 hexadecimal digits in lower case. ``None`` draws one. A call that joins another one
+        under its key leaves that one's ID. An ID that is another call's is a ``ValueError``.
         """
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
         call = await endpoint.start(
-            _call(name, arguments, options), key=options.key, on_unknown=options.on_unknown
+            _call(name, arguments, options),
+            key=options.key,
+            on_unknown=options.on_unknown,
+            record_id=record_id,
         )
         return TaskHandle(endpoint, call)
 
@@ -474,7 +487,7 @@ class TasksClient:
             wanted = reference_of(wanted)
         return TaskHandle(endpoint, await endpoint.attach(wanted, label))
 
-    async def acknowledge(self, record_or_handle: TaskRecord | Handle) -> None:
+    async def acknowledge(self, record_or_handle: TaskRecord | Handle, *, keep: bool = False) -> None:
         """Count the outcome of a call as delivered, without taking it: the host has it from elsewhere.
 
         For a host that reads :meth:`records`, and would otherwise be given each outcome by :meth:`resume`.
@@ -484,6 +497,8 @@ class TasksClient:
 
         Args:
             record_or_handle: A record that :meth:`records` returned, or a handle.
+            keep: Whether a call without an idempotency key is not forgotten at once; see
+                :meth:`TaskHandle.acknowledge`.
 
         Raises:
             TasksClientError: The call has not ended: its handle is ``.handle``.
@@ -494,12 +509,12 @@ class TasksClient:
         """
         endpoint, wanted = self._opened(), record_or_handle
         if isinstance(wanted, TaskRecord):
-            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted)
+            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted, keep=keep)
         if not hasattr(wanted, "reference"):
             raise TypeError(f"acknowledge() takes a record or a handle, not {type(wanted).__name__}")
         reference = wanted.reference
         scope = Scope(reference["endpoint"], reference["principal"])
-        return await endpoint.acknowledge_record(scope, reference["record_id"])
+        return await endpoint.acknowledge_record(scope, reference["record_id"], keep=keep)
 
     async def questions(self) -> list[Question]:
         """The questions that wait for an answer, of all calls of this endpoint and principal, oldest first.
@@ -601,6 +616,42 @@ class TasksClient:
         """
         return await ping(self._opened().session)
 
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        For a host that passes such requests on: ``resources/read``, ``prompts/get``, ``completion/complete``,
+        a method that nobody has named here. The result is the server's object, whatever its fields, also one
+        that asks for input (``resultType`` of ``"input_required"``). The method must be one of the version
+        that the server speaks. Only ``server/discover`` is answered at 2025-11-25 as well: by a ``ping``, and
+        by what the server told in its handshake. Over a host's own client, the SDK checks the results of
+        methods that it knows, and a connection at 2025-11-25 is refused.
+
+        Args:
+            method: The JSON-RPC method.
+            params: Its params: JSON values, and what sessions of the SDK make JSON of. At 2026-07-28 entries
+                in their ``_meta``, such as a ``progressToken``, are sent besides the client's own, which they
+                cannot replace.
+
+        Raises:
+            SessionError: No result. An error of the server's is in ``code``, ``remote_message`` and ``data``.
+                The request is given up after as long a silence as a ``tools/call``, of 300 seconds.
+            ValueError: The method is that of a call or a task, or none that a host sends; or the params have
+                no JSON form. Nothing was sent.
+        """
+        endpoint = self._opened()
+        if not isinstance(method, str) or not _METHOD.fullmatch(method):
+            raise ValueError(f"a method is a text of letters, digits and signs, not {method!r}")
+        if method == "tools/call" or method.startswith("tasks/"):
+            raise ValueError(f"request() does not send {method}: use call_tool(), start_tool() and handles")
+        if method in ("initialize", "subscriptions/listen") or method.startswith("notifications/"):
+            raise ValueError(
+                f"request() does not send {method}: the client does that itself, where it is due"
+            )
+        sent = _json(f"params of {method!r}", params)
+        if not isinstance(sent.get("_meta", {}), dict):
+            raise ValueError(f"the _meta of {method!r} must be a mapping")
+        return await endpoint.session.ask(method, sent, patient=True)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
@@ -654,8 +705,13 @@ class TasksClient:
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:
-    meta = _json(name, options.meta) if options.meta else None
-    return ToolCall(name=name, arguments=_json(name, arguments), meta=meta, label=options.label)
+    what = f"arguments of {name!r}"
+    meta = _json(what, options.meta) if options.meta else None
+    return ToolCall(name=name, arguments=_json(what, arguments), meta=meta, label=options.label)
+
+
+_METHOD: Final = re.compile(r"[!#-\[\]-~]+")
+"""What needs no escape in JSON, and none in a header."""
 
 
 _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_none=True)
@@ -665,7 +721,7 @@ _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_n
 _JSON: Final = json.JSONEncoder(allow_nan=False, default=_encode_as_the_sdk)
 
 
-def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+def _json(what: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy that later changes do not reach, and proof that it can be sent."""
     if not value:
         return {}
@@ -676,6 +732,6 @@ def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
             text = _JSON.encode(_encode_as_the_sdk(dict(value)))
         copied = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
+        raise ValueError(f"the {what} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)
     return copied

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import mcp_tasks_client as tasks
 
@@ -55,15 +56,13 @@ class Command:
         Raises:
             CommandError: The command is empty, or the server did not start, or has ended too soon.
         """
-        with reading_options():
-            client = tasks.TasksClient(
-                tasks.StdioServer(self.command, self.arguments, env=self.environment, cwd=self.folder),
-                journal=where.name_journal(),
-                endpoint=None if scope is None else scope.endpoint,
-                principal=where.principal if scope is None else scope.principal,
-                application=application,
-                elicitation=elicitation,
-            )
+        client = self.make_client(
+            where,
+            endpoint=None if scope is None else scope.endpoint,
+            principal=where.principal if scope is None else scope.principal,
+            application=application,
+            elicitation=elicitation,
+        )
         try:
             async with client:
                 yield client
@@ -72,3 +71,12 @@ class Command:
             if error.handle is not None and error.handle.reference["task_id"] is not None:
                 failure.exit = Exit.GONE
             raise failure from None
+
+    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
+        """A client for the server. Args and errors are those of :meth:`Server.make_client`."""
+        with reading_options():
+            return tasks.TasksClient(
+                tasks.StdioServer(self.command, self.arguments, env=self.environment, cwd=self.folder),
+                journal=where.name_journal(),
+                **{"principal": where.principal, **options},
+            )

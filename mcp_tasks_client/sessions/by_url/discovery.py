@@ -118,9 +118,11 @@ class DiscoveringSession(Session, Generic[NativeT]):
         if self._chosen is not None:
             self._chosen.forget(task_id)
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(
+        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+    ) -> JSONObject:
         """Send another request once."""
-        return await (await self._choose(context)).ask(method, params, context=context)
+        return await (await self._choose(context)).ask(method, params, context=context, patient=patient)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""

@@ -132,7 +132,7 @@ class HttpSession(WireSession):
         message, call = self._message(request), request.call
         if call is None:
             await before_send()
-            return await self._send(message)
+            return await (self._send_call(message, None) if request.patient else self._send(message))
         listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
             self._check_makes_task(listed.tool)
@@ -193,8 +193,8 @@ class HttpSession(WireSession):
 
     def _message(self, request: WireRequest, secrets: Sequence[str] = ()) -> Message:
         request_id, method, own = next(self._ids), request.method, self._meta
-        if request.call is not None and request.call.meta is not None:
-            meta = request_meta(self.client_info, self._capabilities, request.call.meta)
+        if request.meta is not None:
+            meta = request_meta(self.client_info, self._capabilities, request.meta)
             own = encode_json(meta, method)
         # _meta is most of a poll's body and the same in nearly all requests, so it is encoded once and
         # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.

@@ -376,7 +376,9 @@ class CoreTasksSession(Session):
         if task is not None:
             self._tracker.forget(task)
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(
+        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+    ) -> JSONObject:
         """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
 
         Raises:
@@ -384,7 +386,8 @@ class CoreTasksSession(Session):
         """
         connection = await self._sessions.begin(context)
         if method != "server/discover":
-            return await connection.request(OwnRequest(method, params, context))
+            silence_s = self.limits.call_read_timeout_s if patient else None
+            return await connection.request(OwnRequest(method, params, context, silence_s=silence_s))
         await connection.request(OwnRequest("ping", params, context))
         said = connection.introduction
         return {
