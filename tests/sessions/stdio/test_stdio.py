@@ -31,6 +31,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
     ToolCall,
+    WaitTimeoutError,
 )
 from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.protocol import JSONObject
@@ -293,12 +294,36 @@ async def test_a_process_that_ends_at_once_says_why(version: str) -> None:
         assert caught.value.not_executed
 
 
-async def test_a_process_that_never_answers_is_ended(version: str) -> None:
-    async with opened(scripted(version, "mute", start_timeout_s=0.5)) as client:
-        for _ in range(2):  # the second one starts it again
-            with pytest.raises(ConnectionLostError, match=r"no answer within 0\.5 seconds") as caught:
+def noting(noted: Path, server: StdioServer) -> StdioServer:
+    """The same server, which first notes its process ID."""
+    line = f"echo $$ >> {noted}; exec {server.command} {' '.join(server.args)}"
+    return StdioServer("/bin/sh", ["-c", line], start_timeout_s=server.start_timeout_s)
+
+
+async def test_a_process_that_never_answers_is_ended(version: str, tmp_path: Path) -> None:
+    noted = tmp_path / "pids"
+    async with opened(noting(noted, scripted(version, "mute", start_timeout_s=1.0))) as client:
+        for times in (1, 2):  # the second request starts it again
+            with pytest.raises(ConnectionLostError, match="no answer within 1 seconds") as caught:
                 await client.call_tool("plain")
             assert caught.value.not_executed
+            pids = [int(line) for line in noted.read_text().split()]
+            assert len(pids) == times
+            assert not any(map(runs, pids))
+
+
+async def test_a_process_that_ends_at_once_is_told_from_one_of_another_version() -> None:
+    async with opened(scripted("2025-11-25", "broken"), protocol="2025-11-25") as client:
+        with pytest.raises(ConnectionLostError, match=r"did not start.*no licence"):
+            await client.call_tool("plain")
+
+
+async def test_the_first_call_of_a_process_may_take_longer_than_its_start(version: str) -> None:
+    async with opened(scripted(version, start_timeout_s=5.0)) as client:
+        with pytest.raises(ConnectionLostError):
+            await client.call_tool("die")
+        with pytest.raises(WaitTimeoutError):
+            await client.call_tool("wait", timeout=6.0)
 
 
 async def test_a_server_comes_back_by_itself(version: str, tmp_path: Path) -> None:
