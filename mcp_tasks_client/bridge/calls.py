@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
-from mcp_types import CallToolResult
 
 import mcp_tasks_client as tasks
 
@@ -58,7 +57,7 @@ class Call:
     Attributes:
         reference: The ID of its record.
         handle: Of the call; ``None`` until the server has answered with a task or a result.
-        end: Its result, or the error in which it ended or parked; ``None`` while it goes on.
+        end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
         requests: Of the host, which wait for it.
         is_promised: Whether the host was told that the work goes on.
         prompts: The questions that the host is to be asked.
@@ -77,7 +76,7 @@ class Call:
         self.key = key
         self.call_id = call_id
         self.handle: tasks.TaskHandle | None = None
-        self.end: CallToolResult | Exception | None = None
+        self.end: dict[str, Any] | Exception | None = None
         self.requests: list[HostRequest] = []
         self.is_promised = False
         self.is_delivered = False
@@ -301,7 +300,9 @@ class Calls:
                     call.reference = call.handle.reference["record_id"]
                     self._in_hand[call.reference] = call
                 call.tell()
-                call.end = await call.handle.peek()
+                end, record = await call.handle.peek(), call.handle.record
+                # The result as it came has fields that no model names, at every level.
+                call.end = end if isinstance(end, Exception) or record is None else record.result
             except Exception as error:
                 call.end = error
         if call.end is None:

@@ -84,8 +84,7 @@ class Serving:
             request.when_sent(lambda: self.calls.deliver(call))
             if isinstance(call.end, Exception):
                 raise as_rpc_error(call.end)
-            result = call.end.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            return _with_note(result, words.joined(call.tool)) if is_earlier else result
+            return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
         return text_result(
