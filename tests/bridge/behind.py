@@ -32,7 +32,12 @@ SERVERS: Final = ("2026-07-28", "2025-11-25", "no tasks")
 
 RICH: Final[JSONObject] = {
     "content": [
-        {"type": "text", "text": "done", "x-block": {"a": [1]}, "annotations": {"priority": 0.5, "x-note": True}},
+        {
+            "type": "text",
+            "text": "done",
+            "x-block": {"a": [1]},
+            "annotations": {"priority": 0.5, "x-note": True},
+        },
         {"type": "text", "text": "more", "_meta": {"x.test/block": 1}},
     ],
     "structuredContent": {"n": 1, "deep": {"x-own": [None, 1.5]}},
@@ -196,7 +201,13 @@ class _OlderTools(OlderServer):
 
     def _shown(self, task_id: str) -> JSONObject:
         status = self._tasks[task_id]["status"]
-        return {"taskId": task_id, "status": status, "ttl": 60_000, "pollInterval": 1, "statusMessage": "half way"}
+        return {
+            "taskId": task_id,
+            "status": status,
+            "ttl": 60_000,
+            "pollInterval": 1,
+            "statusMessage": "half way",
+        }
 
     def _get(self, arrived: Arrived) -> JSONObject:
         task_id = arrived.params["taskId"]

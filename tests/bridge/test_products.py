@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import anyio
 import pytest
 
-from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client.protocol import JSONObject
 
 from .behind import DATA, RICH, SERVERS, Wire, behind
-from .host import LIMIT_S, VERSIONS, Host, Refused, reference_in, text_of
+from .memory_host import LIMIT_S, VERSIONS, MemoryHost, Refused, reference_in, text_of
 from .world import bridged
 
 pytestmark = pytest.mark.anyio
@@ -27,11 +25,11 @@ async def wire(request: pytest.FixtureRequest, anyio_backend: Any) -> AsyncItera
 
 
 @pytest.fixture(params=VERSIONS)
-def host(request: pytest.FixtureRequest) -> Host:
-    return Host(request.param)
+def host(request: pytest.FixtureRequest) -> MemoryHost:
+    return MemoryHost(request.param)
 
 
-def unwrapped(host: Host, result: JSONObject) -> JSONObject:
+def unwrapped(host: MemoryHost, result: JSONObject) -> JSONObject:
     """A result without the envelope of the newest version."""
     if not host.is_current:
         assert "resultType" not in result
@@ -43,26 +41,26 @@ def unwrapped(host: Host, result: JSONObject) -> JSONObject:
 
 
 @pytest.mark.parametrize("tool", ["plain", "work", "must"])
-async def test_a_result_comes_with_all_its_fields(host: Host, wire: Wire, tool: str) -> None:
+async def test_a_result_comes_with_all_its_fields(host: MemoryHost, wire: Wire, tool: str) -> None:
     async with bridged(wire, host):
         assert unwrapped(host, await host.call(tool)) == RICH
     assert len(wire.calls(tool)) == 1
 
 
-async def test_an_error_of_a_tool_is_a_result(host: Host, wire: Wire) -> None:
+async def test_an_error_of_a_tool_is_a_result(host: MemoryHost, wire: Wire) -> None:
     async with bridged(wire, host):
         result = await host.call("bad")
     assert (result["isError"], text_of(result)) == (True, "no")
 
 
-async def test_a_json_rpc_error_comes_with_code_and_data(host: Host, wire: Wire) -> None:
+async def test_a_json_rpc_error_comes_with_code_and_data(host: MemoryHost, wire: Wire) -> None:
     async with bridged(wire, host):
         with pytest.raises(Refused) as refused:
             await host.call("fails")
     assert (refused.value.code, refused.value.message, refused.value.data) == (-32050, "quota exceeded", DATA)
 
 
-async def test_a_question_reaches_the_person_at_the_host(host: Host, wire: Wire) -> None:
+async def test_a_question_reaches_the_person_at_the_host(host: MemoryHost, wire: Wire) -> None:
     host.answers["elicitation/create"] = lambda params: {"action": "accept", "content": {"name": "Ada"}}
     async with bridged(wire, host):
         assert text_of(await host.call("asks")) == "hello Ada"
@@ -73,13 +71,13 @@ async def test_a_question_reaches_the_person_at_the_host(host: Host, wire: Wire)
 
 @pytest.mark.parametrize("tool", ["plain", "work"])
 async def test_a_call_that_is_repeated_after_the_host_gave_up_is_the_same(
-    host: Host, wire: Wire, tool: str
+    host: MemoryHost, wire: Wire, tool: str
 ) -> None:
-    held = "tools/call" if tool == "plain" else "tasks/get"
+    held = "tools/call" if tool == "plain" or wire.server == "no tasks" else "tasks/get"
     wire.hold(held)
     async with bridged(wire, host):
         first = await host.begin(tool, {"x": 1})
-        await host.until(lambda: wire.of(held) if "no tasks" not in wire.server else wire.calls(tool))
+        await host.until(lambda: wire.of(held))
         await host.give_up(first)
         second = await host.begin(tool, {"x": 1})
         wire.let_go(held)
@@ -91,7 +89,7 @@ async def test_a_call_that_is_repeated_after_the_host_gave_up_is_the_same(
     assert note["text"].startswith(NOTE)
 
 
-async def test_a_call_that_takes_long_is_answered_in_between(host: Host, wire: Wire) -> None:
+async def test_a_call_that_takes_long_is_answered_in_between(host: MemoryHost, wire: Wire) -> None:
     held = "tools/call" if wire.server == "no tasks" else "tasks/get"
     wire.hold(held)
     async with bridged(wire, host, answer_within_s=0.2):
@@ -107,7 +105,7 @@ async def test_a_call_that_takes_long_is_answered_in_between(host: Host, wire: W
 
 
 @pytest.mark.parametrize("tool", ["plain", "work"])
-async def test_an_outcome_that_is_unknown_is_told_as_that(host: Host, wire: Wire, tool: str) -> None:
+async def test_an_outcome_that_is_unknown_is_told_as_that(host: MemoryHost, wire: Wire, tool: str) -> None:
     wire.lost.add(tool)
     async with bridged(wire, host):
         with pytest.raises(Refused) as refused:
@@ -118,7 +116,7 @@ async def test_an_outcome_that_is_unknown_is_told_as_that(host: Host, wire: Wire
 
 @pytest.mark.parametrize("tool", ["plain", "work"])
 async def test_a_server_that_is_away_is_an_error_to_each_request_and_comes_back(
-    host: Host, wire: Wire, tool: str
+    host: MemoryHost, wire: Wire, tool: str
 ) -> None:
     wire.is_away = True
     async with bridged(wire, host):
@@ -133,7 +131,7 @@ async def test_a_server_that_is_away_is_an_error_to_each_request_and_comes_back(
         assert "plain" in {one["name"] for one in (await host.request("tools/list"))["tools"]}
 
 
-async def test_a_call_goes_on_while_its_server_is_away(host: Host, wire: Wire) -> None:
+async def test_a_call_goes_on_while_its_server_is_away(host: MemoryHost, wire: Wire) -> None:
     if wire.server == "no tasks":
         pytest.skip("there is no task that goes on")
     wire.hold("tasks/get")

@@ -14,7 +14,7 @@ import mcp_tasks_client as tasks
 from mcp_tasks_client.bridge import serve_streams
 
 from .behind import URL
-from .host import LIMIT_S, Host
+from .memory_host import LIMIT_S, MemoryHost
 
 __all__ = ["QUICK", "Broken", "bridged"]
 
@@ -50,7 +50,7 @@ class Broken:
 @asynccontextmanager
 async def bridged(
     wire: httpx.AsyncBaseTransport,
-    host: Host,
+    host: MemoryHost,
     journal: Any = None,
     *,
     url: str = URL,
@@ -59,7 +59,7 @@ async def bridged(
     unwritten: set[str] | None = None,
     introduces: bool = True,
     **options: Any,
-) -> AsyncIterator[Host]:
+) -> AsyncIterator[MemoryHost]:
     """A host over a bridge, which ends as the block ends.
 
     Args:
@@ -82,8 +82,9 @@ async def bridged(
     async with httpx.AsyncClient(transport=wire) as http:
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
+            tell = callbacks.pop("on_notification")
             if told is not None:
-                told.append(callbacks["on_notification"])
+                told.append(tell)
             client = tasks.TasksClient(
                 url,
                 journal=journal,

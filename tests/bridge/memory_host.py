@@ -12,7 +12,19 @@ from mcp_types import jsonrpc_message_adapter
 
 from mcp_tasks_client.protocol import JSONObject
 
-__all__ = ["CURRENT", "EVERYTHING", "LIMIT_S", "OLDER", "OLDEST", "VERSIONS", "Host", "Refused", "Sent", "reference_in", "text_of"]
+__all__ = [
+    "CURRENT",
+    "EVERYTHING",
+    "LIMIT_S",
+    "OLDER",
+    "OLDEST",
+    "VERSIONS",
+    "MemoryHost",
+    "Refused",
+    "Sent",
+    "reference_in",
+    "text_of",
+]
 
 LIMIT_S: Final = 60.0
 """Seconds that a test may wait for anything."""
@@ -74,7 +86,7 @@ class Sent:
         return result
 
 
-class Host:
+class MemoryHost:
     """The host.
 
     Args:
@@ -186,7 +198,13 @@ class Host:
         return await (await self.send(method, params)).reply()
 
     async def begin(
-        self, tool: str, arguments: Any = None, *, token: Any = None, meta: JSONObject | None = None, **params: Any
+        self,
+        tool: str,
+        arguments: Any = None,
+        *,
+        token: Any = None,
+        meta: JSONObject | None = None,
+        **params: Any,
     ) -> Sent:
         """Send a call of a tool."""
         own = {**(meta or {}), **({} if token is None else {"progressToken": token})}
