@@ -111,6 +111,10 @@ class HostRequest:
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) else None
 
+    def can_carry(self, method: str, params: Any) -> bool:
+        """True if the reply to this request can ask the host a question."""
+        return self.host.is_current and self.host.can_be_asked(method, params)
+
     async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification, if the host wants any."""
         if self.token is None:

@@ -71,7 +71,8 @@ class Asker:
         call = self.calls.of_record(reference["record_id"])
         if call is None:
             return None
-        if self._host.can_be_asked(method, params):
+        hosts = [one.host for one in call.requests] or [self._host]
+        if any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
