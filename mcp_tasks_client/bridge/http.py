@@ -95,7 +95,10 @@ def url_of(listening: socket.socket) -> str:
 async def serve_socket(
     connect: Connect, endpoint: str, listening: socket.socket, *, token: str, **options: Unpack[Options]
 ) -> None:
-    """Serve hosts at a socket of :func:`listen`, until cancelled. On asyncio alone. Otherwise as :func:`open_app`."""
+    """Serve hosts at a socket of :func:`listen`, until cancelled. Otherwise as :func:`open_app`.
+
+    On asyncio alone.
+    """
     import uvicorn  # late: hosts that start the bridge as a command wait for no HTTP server
 
     class Server(uvicorn.Server):

@@ -138,8 +138,8 @@ def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
 def as_rpc_error(error: Exception) -> MCPError:
     """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next."""
     match error:
-        case tasks.TaskFailedError(code=int() as code, data=data):
-            return MCPError(code=code, message=str(error), data=data)
+        case tasks.TaskFailedError(code=int() as code, message=message, data=data):
+            return MCPError(code=code, message=message, data=data)
         case tasks.SessionError(code=int() as code, remote_message=message, data=data):
             return MCPError(code=code, message=message or str(error), data=data)
         case tasks.TasksClientError():

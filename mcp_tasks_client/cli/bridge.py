@@ -24,7 +24,7 @@ from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerArgument, read_server
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, read_server
 
 __all__ = ["bridge"]
 
@@ -86,7 +86,8 @@ def bridge(
         str | None,
         typer.Option(
             metavar="VARIABLE",
-            help="The environment variable with the token for --http. Without it, each start makes a new one.",
+            help="The environment variable with the token for --http. Without it, each start has a new "
+            "token.",
         ),
     ] = None,
     log_file: Annotated[
@@ -122,8 +123,7 @@ def bridge(
                 Exit.USAGE, "mcp-tasks bridge needs mcp, of the extra [bridge]: pip install mcp"
             ) from None
         target = read_server(server, header, bearer_env, header_env)
-        assert isinstance(target, Server)
-        where.name_journal()  # a name that makes no sense is told now
+        endpoint = target.make_client(where).endpoint  # options that make no sense are told now
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
             client = target.make_client(where, application=application, output_schema="off", **callbacks)
@@ -146,7 +146,7 @@ def bridge(
         }
         if http is None:
             async with open_stdio() as (read, write):
-                await _until_stopped(serve_streams(connect, target.url, read, write, **options))
+                await _until_stopped(serve_streams(connect, endpoint, read, write, **options))
             return None
 
         try:
@@ -155,8 +155,7 @@ def bridge(
             raise CommandError(Exit.USAGE, f"Port {http} of 127.0.0.1 cannot be used: {error}") from error
         with listening:
             _tell_entry(output, url_of(listening), token if token_env is None else f"${{{token_env}}}")
-            serving = serve_socket(connect, target.url, listening, token=token, **options)
-            await _until_stopped(serving)
+            await _until_stopped(serve_socket(connect, endpoint, listening, token=token, **options))
         return None
 
     _log_to(log_file)
