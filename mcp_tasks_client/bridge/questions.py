@@ -76,7 +76,8 @@ class Asker:
         )
         if call is None:
             return None
-        if self._host.can_be_asked(method, params):
+        hosts = [one.host for one in call.requests] or [self._host]
+        if any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
