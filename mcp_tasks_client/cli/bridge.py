@@ -20,7 +20,7 @@ from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerArgument, read_server
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, read_server
 
 __all__ = ["bridge"]
 
@@ -95,8 +95,7 @@ def bridge(
                 Exit.USAGE, "mcp-tasks bridge needs mcp, of the extra [bridge]: pip install mcp"
             ) from None
         target = read_server(server, header, bearer_env, header_env)
-        assert isinstance(target, Server)
-        where.name_journal()  # a name that makes no sense is told now
+        endpoint = target.make_client(where).endpoint  # options that make no sense are told now
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
             client = target.make_client(where, application=application, output_schema="off", **callbacks)
@@ -113,7 +112,7 @@ def bridge(
             serve = asyncio.ensure_future(
                 serve_streams(
                     connect,
-                    target.url,
+                    endpoint,
                     read,
                     write,
                     application=application,

@@ -343,6 +343,9 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.list_tools("cursor"), ListToolsResult)
     assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
     assert_type(await client.send_ping(), EmptyResult)
+    assert_type(await client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
+    await client.request("resources/list")
+    await client.request("resources/list", params=["a"])  # type: ignore[arg-type]
     await client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
@@ -669,6 +672,7 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     with handle.outcome(timeout=5, raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
     handle.acknowledge(keep=True)
+    assert_type(client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
     assert_type(handle.questions(), list[BlockingQuestion])
     assert_type(handle.estimate(), Estimate)
     assert_type(client.questions(), list[BlockingQuestion])

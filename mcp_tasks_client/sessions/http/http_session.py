@@ -11,8 +11,6 @@ One POST per request, no session at the server. Decisions that are not the proto
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,11 +24,12 @@ from ...protocol import OLDER_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
 from ..base import BeforeSend, Limits, ObservedTasks
+from ..json_text import encode_json
 from ..param_headers import param_headers
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
-from ..wire import WireRequest, WireSession
-from .channel import HttpChannel, Message, encode_json
+from ..wire import WireRequest, WireSession, own_info
+from .channel import HttpChannel, Message
 from .endpoint_names import name_of_url, parse_url
 from .headers import FIXED_HEADERS, AnyHeaders, HostHeaders
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
@@ -93,7 +92,7 @@ class HttpSession(WireSession):
         parsed = parse_url(url)
         super().__init__(name_of_url(parsed) if endpoint is None else endpoint, limits)
         self._capabilities = capabilities or {}
-        self.client_info = client_info or {"name": "mcp-tasks-client", "version": _own_version()}
+        self.client_info = client_info or own_info()
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
         self._ids = itertools.count(1)
         self._sleep = sleep
@@ -103,7 +102,7 @@ class HttpSession(WireSession):
             http_client,
             auth,
             HostHeaders(headers),
-            user_agent=f"mcp-tasks-client/{_own_version()}",
+            user_agent="{name}/{version}".format(**own_info()),
             max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
             max_response_bytes=self.limits.max_response_bytes,
         )
@@ -133,7 +132,7 @@ class HttpSession(WireSession):
         message, call = self._message(request), request.call
         if call is None:
             await before_send()
-            return await self._send(message)
+            return await (self._send_call(message, None) if request.patient else self._send(message))
         listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
             self._check_makes_task(listed.tool)
@@ -194,8 +193,8 @@ class HttpSession(WireSession):
 
     def _message(self, request: WireRequest, secrets: Sequence[str] = ()) -> Message:
         request_id, method, own = next(self._ids), request.method, self._meta
-        if request.call is not None and request.call.meta is not None:
-            meta = request_meta(self.client_info, self._capabilities, request.call.meta)
+        if request.meta is not None:
+            meta = request_meta(self.client_info, self._capabilities, request.meta)
             own = encode_json(meta, method)
         # _meta is most of a poll's body and the same in nearly all requests, so it is encoded once and
         # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.
@@ -206,11 +205,3 @@ class HttpSession(WireSession):
             headers["Mcp-Name"] = header_value(request.name)
         errors = RequestErrors(method, request.task_id, secrets, self.endpoint)
         return Message(request_id, content.encode("ascii"), headers, errors, context=request.context)
-
-
-@functools.cache  # a look into installed packages takes as long as some requests
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("mcp-tasks-client")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
