@@ -11,7 +11,7 @@ from typing import Final
 __all__ = ["default_answer_within"]
 
 _UNKNOWN_S: Final = 45.0
-"""Seconds for any other host. The official SDK for TypeScript, on which most hosts are built, gives a call 60."""
+"""Seconds for any other host. The SDK for TypeScript, on which most hosts are built, gives a call 60."""
 
 _KNOWN_S: Final = {
     "claude-code": 0.0,  # 30 minutes without progress by default: its documentation
