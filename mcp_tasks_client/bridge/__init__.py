@@ -132,7 +132,7 @@ async def serve_streams(
                 default_answer_within(host) if answer_within_s is None else answer_within_s
             ),
             line_for=line_for,
-            when_sent=sent.when_sent,
+            when_replied=sent.when_replied,
         )
         try:
             await front.server.run(read_stream, sent, front.server.create_initialization_options())
@@ -147,10 +147,10 @@ class _Sent:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._told: dict[RequestId, Callable[[], None]] = {}
+        self._told: dict[RequestId, Callable[[bool], None]] = {}
 
-    def when_sent(self, request_id: RequestId | None, tell: Callable[[], None]) -> None:
-        """Have a function called once the reply to a request has left."""
+    def when_replied(self, request_id: RequestId | None, tell: Callable[[bool], None]) -> None:
+        """Have a function told that the reply to a request has left, or could not leave."""
         if request_id is not None:
             self._told[request_id] = tell
 
@@ -158,9 +158,13 @@ class _Sent:
         """Send a message."""
         request_id = replied_id(item)
         tell = None if request_id is None else self._told.pop(request_id, None)
-        await self._inner.send(item)
-        if tell is not None:
-            tell()
+        is_written = False
+        try:
+            await self._inner.send(item)
+            is_written = True
+        finally:
+            if tell is not None:
+                tell(is_written)
 
     async def aclose(self) -> None:
         """Send no more."""

@@ -68,7 +68,7 @@ class Front:
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_sent: Calls a function once the reply to a request was written.
+        when_replied: Calls a function once the reply to a request was written, or could not be: with which.
 
     Attributes:
         server: The SDK's server.
@@ -85,7 +85,7 @@ class Front:
         is_new: Callable[[str], bool],
         answer_within: Callable[[str], float],
         line_for: Callable[[str], str],
-        when_sent: Callable[[RequestId | None, Callable[[], None]], None],
+        when_replied: Callable[[RequestId | None, Callable[[bool], None]], None],
     ) -> None:
         self._connect = connect
         self._introduction = introduction
@@ -95,7 +95,7 @@ class Front:
         self._is_new = is_new
         self._answer_within = answer_within
         self._line_for = line_for
-        self._when_sent = when_sent
+        self._when_replied = when_replied
         self._services: dict[str, Service] = {}
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)
@@ -192,7 +192,7 @@ class Front:
         return {**page, "tools": shown}
 
     async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
-        request = HostRequest(context, host, partial(self._when_sent, context.request_id))
+        request = HostRequest(context, host, partial(self._when_replied, context.request_id))
         tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise MCPError(
