@@ -187,17 +187,22 @@ class TaskHandle:
                 await endpoint.put_back(call)
             raise
 
-    async def acknowledge(self) -> None:
+    async def acknowledge(self, keep: bool = False) -> None:
         """Count the outcome as delivered, without taking it: the host has it from elsewhere.
 
         It is in the journal when this returns, and may be said any number of times.
+
+        Args:
+            keep: Whether the outcome may still be lost on its way, as where the host has passed it on. The
+                record of a call without an idempotency key, which is forgotten otherwise, then stays in the
+                journal for the journal's ``keep_delivered_s``.
 
         Raises:
             TasksClientError: The call has not ended, or the client is closed.
             JournalError: It could not be written. The outcome may come once more.
         """
         endpoint, call = self._attached()
-        await endpoint.acknowledge(call)
+        await endpoint.acknowledge(call, keep=keep)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.

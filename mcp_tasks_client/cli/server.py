@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -155,7 +155,7 @@ class Server:
         scope: tasks.Scope | None = None,
         application: str = APPLICATION,
     ) -> AsyncIterator[tasks.TasksClient]:
-        """A client for the server, over the journal. It has the user's login, if the line has no credential.
+        """A client for the server, over the journal. Of the credential: see :meth:`make_client`.
 
         Args:
             where: The journal, and on whose behalf.
@@ -166,28 +166,40 @@ class Server:
         Raises:
             CommandError: The URL, a header or the journal makes no sense; or the credential is refused.
         """
-        principal = where.principal if scope is None else scope.principal
+        made = self.make_client(
+            where,
+            endpoint=None if scope is None else scope.endpoint,
+            principal=where.principal if scope is None else scope.principal,
+            application=application,
+            elicitation=elicitation,
+        )
+        try:
+            async with made as client:
+                yield client
+        except tasks.CredentialRefusedError as error:
+            raise self.refuse(error) from error
+
+    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
+        """A client for the server, over the journal, with options of :class:`TasksClient`.
+
+        It has the user's login, if there is one now and the line has no credential.
+
+        Raises:
+            CommandError: The URL, a header or the journal makes no sense.
+        """
         login = self._find_login()
 
         async def add_login() -> dict[str, str]:
             return {**self.headers, **({} if login is None else await authorize(login))}
 
         with reading_options():
-            made = tasks.TasksClient(
+            return tasks.TasksClient(
                 self.url,
                 journal=where.name_journal(),
-                endpoint=None if scope is None else scope.endpoint,
-                principal=principal,
-                application=application,
-                elicitation=elicitation,
                 # Asked again after HTTP 401, so that the request is repeated: for a login alone.
                 headers=self.headers if login is None else add_login,
+                **{"principal": where.principal, **options},
             )
-        try:
-            async with made as client:
-                yield client
-        except tasks.CredentialRefusedError as error:
-            raise self.refuse(error) from error
 
     def _find_login(self) -> LoginFile | None:
         """Where a login is that is to be used; ``None`` if there is none."""

@@ -416,8 +416,10 @@ class CallStore:
         except JournalError as error:  # the host has the outcome, and that is what counts
             logger.warning("What was delivered may be given out once more: %s", error)
 
-    async def acknowledge(self, call: LiveCall) -> bool:
+    async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> bool:
         """Note that the host has an outcome, even if another client owns it. Durable when this returns.
+
+        ``keep`` is what ``may_be_lost`` of :meth:`deliver` is.
 
         Returns:
             Whether there is an outcome. If not, nothing is noted.
@@ -425,9 +427,9 @@ class CallStore:
         Raises:
             JournalError: It could not be written.
         """
-        return await run_to_its_end(self._acknowledge, call)
+        return await run_to_its_end(self._acknowledge, call, keep)
 
-    async def _acknowledge(self, call: LiveCall) -> bool:
+    async def _acknowledge(self, call: LiveCall, keep: bool) -> bool:
         async with Turn(call):
             # As the journal has it: another client may have brought it to its end, or taken it just now.
             refused_at = -1
@@ -443,19 +445,21 @@ class CallStore:
                     raise unwritable(record)
                 refused_at = record.fence  # unless it is written now
                 with suppress(DrivenElsewhereError):
-                    await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record)
+                    await self._observed(call, observer.ACKNOWLEDGE, self._save_delivered, record, keep)
                     log_delivery(record)
             if call.record.delivered_at is None and call.record.finished:
                 self._note_delivered(call, self._clock.time())
             return call.journaled or call.record.finished
 
-    async def _save_delivered(self, record: TaskRecord) -> None:
-        if record.idempotency_key is None:
-            await self.journal.remove(record)
+    async def _save_delivered(self, record: TaskRecord, keep: bool) -> None:
+        now, keep_s = self._clock.time(), self.journal.keep_delivered_s if keep else 0
+        delivered = replace(record, owner=None, updated_at=now, delivered_at=now)
+        if record.idempotency_key is not None:
+            await self.journal.save(delivered, known=True)
+        elif keep_s > 0:
+            await self.journal.save(delivered, known=True, keep_until=now + keep_s)
         else:
-            now = self._clock.time()
-            record = replace(record, owner=None, updated_at=now, delivered_at=now)
-            await self.journal.save(record, known=True)
+            await self.journal.remove(record)
 
     @staticmethod
     def _note_delivered(call: LiveCall, at: float) -> None:

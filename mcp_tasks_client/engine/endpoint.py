@@ -110,10 +110,12 @@ class Endpoint:
             deadline = limit.deadline
         return await self.deliver(begun[-1], deadline, raise_on_error=raise_on_error)
 
-    async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def start(
+        self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+    ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
         while True:
-            call = await self.begin(tool_call, key, on_unknown)
+            call = await self.begin(tool_call, key, on_unknown, record_id)
             try:
                 if not call.record.finished:
                     async with self.held(call):
@@ -125,7 +127,9 @@ class Endpoint:
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)
 
-    async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def begin(
+        self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+    ) -> LiveCall:
         """The live call of a tool call: a new one, or the one that its key stands for.
 
         Raises:
@@ -133,7 +137,7 @@ class Endpoint:
         """
         while True:
             with suppress(OvertakenError):  # what the key stood for was taken back just then
-                return await self._idempotency.begin(tool_call, key, on_unknown)
+                return await self._idempotency.begin(tool_call, key, on_unknown, record_id)
 
     async def answer_and_continue(
         self, tool_call: ToolCall, record_id: str, answers: Mapping[str, JSONObject]
@@ -435,14 +439,14 @@ class Endpoint:
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
             self._store.deliver(call, may_be_lost=not self.engine.in_background)
 
-    async def acknowledge(self, call: LiveCall) -> None:
+    async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> None:
         """Note for good that the host has an outcome; see :meth:`TaskHandle.acknowledge`.
 
         Raises:
             TasksClientError: The call has not ended, or the client is closed.
         """
         self.check_open(call)
-        if not await self._store.acknowledge(call):
+        if not await self._store.acknowledge(call, keep=keep):
             raise TasksClientError(
                 f"The call of {name_tool(call.record.tool)} has not ended, so that there is no outcome to "
                 "acknowledge. Await error.handle.result() first.",
@@ -450,7 +454,7 @@ class Endpoint:
             )
 
     async def acknowledge_record(
-        self, scope: Scope, record_id: str, record: TaskRecord | None = None
+        self, scope: Scope, record_id: str, record: TaskRecord | None = None, *, keep: bool = False
     ) -> None:
         """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
 
@@ -467,7 +471,7 @@ class Endpoint:
             )
         call = await self._recovery.find_record(record_id)
         if call is not None:
-            await self.acknowledge(call)
+            await self.acknowledge(call, keep=keep)
         elif record is not None and record.delivered_at is None:
             check_forgotten(record)
 

@@ -18,7 +18,7 @@ from ..sessions.base import ToolCall
 from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall, OvertakenError
-from .record_maker import RecordMaker
+from .record_maker import RecordMaker, check_record_id
 
 __all__ = ["Idempotency", "OnUnknown", "check_repeatable"]
 
@@ -33,15 +33,20 @@ class Idempotency:
         self._maker = maker
         self._clock = environment.clock
 
-    async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def begin(
+        self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+    ) -> LiveCall:
         """The live call of a tool call: a new one, or the one that its key stands for.
+
+        ``record_id`` is that of a new one; ``None`` draws one.
 
         Raises:
             IdempotencyConflictError: The key belongs to another tool or other arguments.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
             OvertakenError: The key's call was taken back just then; begin again.
             JournalError: The intent could not be journaled.
-            ValueError: ``key``, ``on_unknown`` or the label makes no sense.
+            ValueError: ``key``, ``on_unknown``, the label or ``record_id`` makes no sense, or the last is
+                another call's.
         """
         if on_unknown not in ("raise", "resend"):
             raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
@@ -49,10 +54,13 @@ class Idempotency:
             raise ValueError(
                 f"an idempotency key is a text that is not empty, not {key!r}; leave it out to call without"
             )
+        if record_id is not None:
+            record_id = await self._leave_taken(record_id, key)
         record = self._maker.make(
             tool_call.name,
             self._clock.time(),
             label=tool_call.label,
+            record_id=record_id,
             arguments_digest=digest(tool_call.arguments),
             idempotency_key=key,
         )
@@ -76,6 +84,25 @@ class Idempotency:
         except anyio.get_cancelled_exc_class():
             await run_to_its_end(self._give_up, joined)
             raise
+
+    async def _leave_taken(self, record_id: str, key: str | None) -> str | None:
+        """The ID for a new record; ``None`` if the call that the key stands for has it, and is to be joined.
+
+        A second record under one ID would overwrite the task ID of the first.
+
+        Raises:
+            ValueError: It is no ID, or another call's.
+        """
+        check_record_id(record_id)
+        found = await self._store.journal.by_id(record_id)
+        # Looked at last, so that of two callers the second one finds the call of the first.
+        live = self._store.live.get(record_id)
+        taken = found if live is None else live.record
+        if taken is None:
+            return record_id
+        if key is None or (taken.scope, taken.idempotency_key) != (self._maker.scope, key):
+            raise ValueError(f"the record ID {record_id} is another call's; give each call one of its own")
+        return None
 
     async def _give_up(self, call: LiveCall) -> None:
         """Leave the outcome unknown of a call that was to be sent again, and that nobody drives."""

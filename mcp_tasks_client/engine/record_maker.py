@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from functools import cached_property
 from typing import Final
@@ -11,10 +12,12 @@ from ..machine.states import Calling
 from .environment import Environment
 from .process import Process
 
-__all__ = ["RecordMaker", "check_application", "check_label"]
+__all__ = ["RecordMaker", "check_application", "check_label", "check_record_id"]
 
 _LONGEST_LABEL: Final = 200
 """Characters."""
+
+_RECORD_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class RecordMaker:
@@ -80,6 +83,18 @@ def check_label(label: object) -> None:
     if label is not None and not (isinstance(label, str) and len(label) <= _LONGEST_LABEL):
         what = f"one of {len(label)}" if isinstance(label, str) else repr(label)
         raise ValueError(f"a label is a text of at most {_LONGEST_LABEL} characters, not {what}")
+
+
+def check_record_id(record_id: object) -> None:
+    """Refuse an ID that no record of ours would be given.
+
+    Raises:
+        ValueError: It is not 32 hexadecimal digits.
+    """
+    if not (isinstance(record_id, str) and _RECORD_ID.fullmatch(record_id)):
+        raise ValueError(
+            f"the ID of a record is 32 digits of 0-9 and a-f, such as uuid4().hex, not {record_id!r}"
+        )
 
 
 def check_application(application: object) -> None:

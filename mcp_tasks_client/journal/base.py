@@ -248,7 +248,12 @@ class Journal(ABC):
 
     @abstractmethod
     async def save(
-        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        self,
+        record: TaskRecord,
+        *,
+        known: bool = False,
+        heeded: Instruction | None = None,
+        keep_until: float | None = None,
     ) -> None:
         """Store a record as it now is, new or not (by ``record_id``).
 
@@ -262,6 +267,8 @@ class Journal(ABC):
                 application, origin and ``created_at``.
             heeded: An instruction that the state has become by. In the same transaction the stored one of its
                 name is marked as heeded, and gets its body: a digest of an answer, which is private.
+            keep_until: Of a record without an idempotency key that was delivered, when it may be forgotten,
+                as with :meth:`deliver`.
 
         Raises:
             DrivenElsewhereError: It was taken since (its fence is not the stored one), or it is known and not

@@ -140,10 +140,17 @@ class SqlJournal(Journal):
         return record if is_given else standing.record(self._codec)
 
     async def save(
-        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        self,
+        record: TaskRecord,
+        *,
+        known: bool = False,
+        heeded: Instruction | None = None,
+        keep_until: float | None = None,
     ) -> None:
         """Store a record as it now is, new or not, and commit it."""
         row = changing_columns(record, self._codec) if known else columns_of(record, self._codec)
+        if keep_until is not None:
+            row["expires_at"] = checked_time(keep_until)
         heed: tuple[str, ...] = ()
         if heeded is not None:
             row["instruction_name"], heed = escape(heeded.name), ("heed",)

@@ -145,10 +145,15 @@ class ProcessJournal(Journal):
         return standing
 
     async def save(
-        self, record: TaskRecord, *, known: bool = False, heeded: Instruction | None = None
+        self,
+        record: TaskRecord,
+        *,
+        known: bool = False,
+        heeded: Instruction | None = None,
+        keep_until: float | None = None,
     ) -> None:
         await self._write()
-        await self._records.save(record, known=known, heeded=heeded)
+        await self._records.save(record, known=known, heeded=heeded, keep_until=keep_until)
         self._note_saved(record, heeded)
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:

@@ -72,15 +72,53 @@ async def test_what_is_acknowledged_counts_as_delivered(world: World, key: str |
     assert len(world.server.log("tools/call")) == 1
 
 
-async def test_an_acknowledgement_is_on_the_disk_when_it_returns(tmp_path: Path) -> None:
+@requirement("law:15")
+@pytest.mark.parametrize("way", ["handle", "client, by handle", "client, by record"])
+async def test_what_may_be_lost_on_its_way_can_be_had_again_for_a_while(world: World, way: str) -> None:
+    async with world.client() as client:
+        handle = await finished(world, client, None)
+        (record,) = await client.records()
+        for _ in range(2):  # may be said again
+            if way == "handle":
+                await handle.acknowledge(keep=True)
+            else:
+                await client.acknowledge(handle if way == "client, by handle" else record, keep=True)
+        reference = handle.reference
+        del handle
+        assert await client.resume() == []
+    async with world.client() as client:
+        assert await client.resume() == []
+        (again,) = await client.resume(delivered_within_s=60)
+        assert again.reference == reference
+        assert text(await (await client.attach(reference)).result()) == "done"
+        del again
+        await world.clock.advance(world.journal.keep_delivered_s - 1)
+        await client.prune()
+        assert len(await client.records()) == 1
+        await world.clock.advance(2)
+        await client.prune()
+        assert await client.records() == []
+
+
+async def test_a_journal_that_keeps_nothing_forgets_what_may_be_lost_as_well() -> None:
+    world = World()
+    world.journal = MemoryJournal(keep_delivered_s=0)
+    async with world.client() as client:
+        handle = await finished(world, client, None)
+        await handle.acknowledge(keep=True)
+        assert await client.records() == []
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_an_acknowledgement_is_on_the_disk_when_it_returns(tmp_path: Path, key: str | None) -> None:
     clock, path = ManualClock(), tmp_path / "journal.sqlite3"
     session = ScriptedSession(clock=clock, calls=[AT_WORK], gets={TASK: [DONE]})
     copy = tmp_path / "copy.sqlite3"
     with anyio.fail_after(20):
         async with scripted_client(session, journal=OnDisk(path, clock), poll=NO_JITTER) as client:
-            handle = await client.start_tool("tool", idempotency_key=KEY)
+            handle = await client.start_tool("tool", idempotency_key=key)
             await clock.advance(10)
-            await handle.acknowledge()
+            await handle.acknowledge(keep=True)
             for suffix in ("", "-wal"):  # what a machine would find that lost its power here
                 Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
         async with SqliteJournal(copy) as journal:

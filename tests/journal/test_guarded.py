@@ -90,10 +90,10 @@ async def test_a_call_is_passed_on_and_its_result_back(name: str) -> None:
 
 async def test_what_is_given_by_name_is_passed_on() -> None:
     journal, stub = stubbed(lambda *args, **kwargs: None)
-    await journal.save(record(), known=True, heeded=WISH)
+    await journal.save(record(), known=True, heeded=WISH, keep_until=2.0)
     await journal.records(SCOPE, pending=True, delivered_since=1.0)
     journal.deliver(1.0, {"r": 1}, keep_until=2.0)
-    assert stub.save.call_args.kwargs == {"known": True, "heeded": WISH}
+    assert stub.save.call_args.kwargs == {"known": True, "heeded": WISH, "keep_until": 2.0}
     assert stub.records.call_args.kwargs == {"pending": True, "delivered_since": 1.0}
     assert stub.deliver.call_args.kwargs == {"keep_until": 2.0}
 

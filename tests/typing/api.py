@@ -69,6 +69,7 @@ from mcp_tasks_client import (
     RemoteProtocolError,
     SessionError,
     SqliteJournal,
+    StdioServer,
     Task,
     TaskCancelledError,
     TaskError,
@@ -111,6 +112,8 @@ async def ask_for_headers() -> dict[str, str]:
 def clients(session: ServerSession, journal: Journal, path: Path, http_client: httpx.AsyncClient) -> None:
     assert_type(TasksClient(URL), TasksClient)
     TasksClient(session)
+    TasksClient(StdioServer("python", ["server.py"], env={"KEY": "v"}, cwd=path, start_timeout_s=10))
+    StdioServer(["python", "server.py"])  # type: ignore[arg-type]
     TasksClient(URL, journal=None)
     TasksClient(URL, journal="tasks.sqlite3")
     TasksClient(URL, journal=path)
@@ -343,6 +346,11 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.list_tools("cursor"), ListToolsResult)
     assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
     assert_type(await client.send_ping(), EmptyResult)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda method, params: None)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda params: None)  # type: ignore[arg-type, misc]
+    assert_type(await client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
+    await client.request("resources/list")
+    await client.request("resources/list", params=["a"])  # type: ignore[arg-type]
     await client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
@@ -354,6 +362,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 
     assert_type(await client.start_tool("deploy", {"service": "web"}), TaskHandle)
     await client.start_tool("deploy", idempotency_key="order-42", on_unknown="raise", meta={}, label="of Ada")
+    await client.start_tool("deploy", record_id="0" * 32)
     await client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]  # belongs to result()
 
     assert_type(await client.resume(), list[TaskHandle])
@@ -397,7 +406,8 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     with handle.outcome():  # type: ignore[attr-defined]
         pass
     await handle.acknowledge()
-    await client.acknowledge(handle)
+    await handle.acknowledge(keep=True)
+    await client.acknowledge(handle, keep=True)
     await client.acknowledge((await client.records())[0])
     await client.acknowledge(handle.reference)  # type: ignore[arg-type]
     assert_type(handle.updates(), AsyncIterator[Task])
@@ -650,6 +660,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
     assert_type(client.list_tools(), ListToolsResult)
     client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
+    client.start_tool("deploy", record_id="0" * 32)
     client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]
     client.resume("task-1")  # type: ignore[call-arg, arg-type]
 
@@ -665,11 +676,12 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     assert_type(handle.refresh(), Task)
     with handle.outcome(timeout=5, raise_on_error=True) as outcome:
         assert_type(outcome, CallToolResult)
-    handle.acknowledge()
+    handle.acknowledge(keep=True)
+    assert_type(client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
     assert_type(handle.questions(), list[BlockingQuestion])
     assert_type(handle.estimate(), Estimate)
     assert_type(client.questions(), list[BlockingQuestion])
-    client.acknowledge(client.records()[0])
+    client.acknowledge(client.records()[0], keep=True)
     assert_type(handle.updates(), Iterator[Task])
     for task in handle.updates():
         assert_type(task, Task)

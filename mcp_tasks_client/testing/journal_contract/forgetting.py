@@ -92,15 +92,19 @@ class PruneTests:
         assert await journal.prune(100.0, 200.0) == 1
         assert await journal.records(SCOPE) == kept
 
+    @pytest.mark.parametrize("noted_by", ["deliver", "save"])
     @pytest.mark.parametrize("kept_until", [149.0, 150.0])
     async def test_what_was_kept_after_its_delivery_is_forgotten_when_its_time_is_over(
-        self, journal: Journal, kept_until: float
+        self, journal: Journal, kept_until: float, noted_by: str
     ) -> None:
         given = record(state=finished())
         keyed = record(state=finished(), idempotency_key="order-42")
         for one in (given, keyed):
             await journal.save(one)
-            journal.deliver(140.0, {one.record_id: 0}, keep_until=kept_until)
+            if noted_by == "deliver" or one is keyed:
+                journal.deliver(140.0, {one.record_id: 0}, keep_until=kept_until)
+            else:
+                await journal.save(replace(one, delivered_at=140.0), known=True, keep_until=kept_until)
 
         assert await journal.prune(100.0, 150.0) == (kept_until < 150.0)
 
