@@ -317,9 +317,11 @@ class Calls:
                     call.reference = call.handle.reference["record_id"]
                     self._in_hand[call.reference] = call
                 call.tell()
-                end, record = await call.handle.peek(), call.handle.record
-                # The result as it came has fields that no model names, at every level.
-                call.end = end if isinstance(end, Exception) or record is None else record.result
+                end = await call.handle.peek()
+                if isinstance(end, Exception):
+                    call.end = end
+                elif call.handle.record is not None:
+                    call.end = call.handle.record.result  # as it came, with fields that no model names
             except Exception as error:
                 call.end = error
         if call.end is None:
