@@ -68,12 +68,10 @@ class Asker:
         reference, question = context.reference, context.question
         if self.calls is None:
             return None
-        # A server of 2025-11-25 asks as a part of a plain call, which is no call of the journal yet.
-        call = (
-            self.calls.newest_unanswered()
-            if reference is None
-            else self.calls.of_record(reference["record_id"])
-        )
+        if reference is not None:
+            call = self.calls.of_record(reference["record_id"])
+        else:  # a server of 2025-11-25 asks in the middle of a plain call
+            call = self.calls.newest_unanswered()
         if call is None:
             return None
         hosts = [one.host for one in call.requests] or [self._host]
