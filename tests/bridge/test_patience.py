@@ -222,7 +222,8 @@ async def test_the_answer_in_between_says_what_to_do_next(host: MemoryHost, wire
         reference = reference_in(told)
         assert told == (
             "The call of work is still running. Its latest status: half way\n"
-            f'Do not call the tool again. Call task_result with reference "{reference}" to wait for the result.'
+            f'Do not call the tool again. Call task_result with reference "{reference}" to wait for the '
+            "result."
         )
         listed = text_of(await host.call("task_list"))
         assert listed == f'reference "{reference}": work: working (half way)'
