@@ -106,7 +106,7 @@ async def serve_streams(
 ) -> None:
     """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`."""
     sent = _Sent(write_stream)
-    async with open_front(connect, endpoint, sent.when_sent, **options) as front:
+    async with open_front(connect, endpoint, sent.when_replied, **options) as front:
         await front.server.run(read_stream, sent, front.server.create_initialization_options())
 
 
@@ -115,10 +115,10 @@ class _Sent:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._told: dict[RequestId, Callable[[], None]] = {}
+        self._told: dict[RequestId, Callable[[bool], None]] = {}
 
-    def when_sent(self, context: Context, tell: Callable[[], None]) -> None:
-        """Have a function called once the reply to a request has left."""
+    def when_replied(self, context: Context, tell: Callable[[bool], None]) -> None:
+        """Have a function told that the reply to a request has left, or could not leave."""
         if context.request_id is not None:
             self._told[context.request_id] = tell
 
@@ -126,9 +126,13 @@ class _Sent:
         """Send a message."""
         request_id = replied_id(item)
         tell = None if request_id is None else self._told.pop(request_id, None)
-        await self._inner.send(item)
-        if tell is not None:
-            tell()
+        is_written = False
+        try:
+            await self._inner.send(item)
+            is_written = True
+        finally:
+            if tell is not None:
+                tell(is_written)
 
     async def aclose(self) -> None:
         """Send no more."""

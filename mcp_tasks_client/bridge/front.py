@@ -73,7 +73,7 @@ class Options(TypedDict, total=False):
 async def open_front(
     connect: Connect,
     endpoint: str,
-    when_sent: Callable[[Context, Callable[[], None]], None],
+    when_replied: Callable[[Context, Callable[[bool], None]], None],
     *,
     application: str | None = None,
     answer_within_s: float | None = None,
@@ -87,7 +87,8 @@ async def open_front(
     Args:
         connect: Makes the client for one host.
         endpoint: The server's name in the journal.
-        when_sent: Calls a function once the reply to a request has left for the host.
+        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
+            with which.
         application: As of :func:`bridge`.
         answer_within_s: Likewise.
         questions: Likewise.
@@ -114,7 +115,7 @@ async def open_front(
                 default_answer_within(host) if answer_within_s is None else answer_within_s
             ),
             line_for=line_for,
-            when_sent=when_sent,
+            when_replied=when_replied,
         )
         try:
             yield front
@@ -136,7 +137,8 @@ class Front:
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_sent: Calls a function once the reply to a request has left for the host.
+        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
+            with which.
 
     Attributes:
         server: The SDK's server.
@@ -153,7 +155,7 @@ class Front:
         is_new: Callable[[str], bool],
         answer_within: Callable[[str], float],
         line_for: Callable[[str], str],
-        when_sent: Callable[[Context, Callable[[], None]], None],
+        when_replied: Callable[[Context, Callable[[bool], None]], None],
     ) -> None:
         self._connect = connect
         self._introduction = introduction
@@ -163,7 +165,7 @@ class Front:
         self._is_new = is_new
         self._answer_within = answer_within
         self._line_for = line_for
-        self._when_sent = when_sent
+        self._when_replied = when_replied
         self._services: dict[str, Service] = {}
         self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._subscribe)
         put_in_front(self.server, self._take)
@@ -258,7 +260,7 @@ class Front:
         return {**page, "tools": shown}
 
     async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
-        request = HostRequest(context, host, partial(self._when_sent, context))
+        request = HostRequest(context, host, partial(self._when_replied, context))
         tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise MCPError(

@@ -62,7 +62,7 @@ async def open_app(
     Raises:
         ValueError: An option makes no sense.
     """
-    async with open_front(connect, endpoint, _when_sent, **options) as front:
+    async with open_front(connect, endpoint, _when_replied, **options) as front:
         put_before(front.server, _until_gone)
         app = front.server.streamable_http_app(
             streamable_http_path=_PATH,
@@ -126,7 +126,13 @@ class _Exchange:
     def __init__(self) -> None:
         self.serving = anyio.CancelScope()
         """Around the message's treatment. It is cancelled once nothing more can be sent to the host."""
-        self.told_when_sent: list[Callable[[], None]] = []
+        self.told: list[Callable[[bool], None]] = []
+
+    def tell(self, is_sent: bool) -> None:
+        """Tell, once, that the reply has left, or could not leave."""
+        told, self.told = self.told, []
+        for one in told:
+            one(is_sent)
 
 
 def _exchange_of(context: Context) -> _Exchange:
@@ -135,8 +141,8 @@ def _exchange_of(context: Context) -> _Exchange:
     return exchange
 
 
-def _when_sent(context: Context, tell: Callable[[], None]) -> None:
-    _exchange_of(context).told_when_sent.append(tell)
+def _when_replied(context: Context, tell: Callable[[bool], None]) -> None:
+    _exchange_of(context).told.append(tell)
 
 
 async def _until_gone(context: Context, go_on: Next) -> Any:
@@ -182,8 +188,7 @@ class _Door:
         async def send_and_tell(message: Message) -> None:
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                for tell in exchange.told_when_sent:
-                    tell()
+                exchange.tell(True)
 
         self._under_way += 1
         try:
@@ -194,3 +199,4 @@ class _Door:
         finally:
             self._under_way -= 1
             exchange.serving.cancel()
+            exchange.tell(False)
