@@ -1,8 +1,7 @@
 """The calls that this process has in hand for one host: begun, joined by repetitions, let go.
 
 A call outlives the request of the host that has begun it. It is *in hand* from its beginning until its
-outcome was received, or is in the journal for a later request. An equal call joins it once nobody waits for
-it. So a model that repeats a call, after its host has given up, makes no second task.
+outcome was received. An equal call joins it once nobody waits for it. So a model that repeats a call, after its host has given up, makes no second task.
 
 A call of a process that has died is joined by its record in the journal. A call of another living process is
 left to that process, whose host may wait for it.
@@ -32,7 +31,7 @@ _LINGER_S: Final = 10.0
 """Seconds for which a call goes on that its host has given up, and of which the server has made no task."""
 
 _MOST_KEPT: Final = 100
-"""Ended calls without a record in the journal that are kept for a later request, at most."""
+"""Ended calls whose outcome was not received that are kept for a later request, at most."""
 
 _MOST_LOOKED_AT: Final = 100
 """The newest records that a call is compared with: a repetition comes soon."""
@@ -330,10 +329,10 @@ class Calls:
             if not call.is_promised and call.handle is None:
                 call._given_up_at = anyio.current_time()
                 self._group.start_soon(self._linger, call, call._given_up_at)
-        elif call.is_delivered or call.has_record or isinstance(call.end, Exception):
-            # A later request finds it in the journal, if it was not received.
+        elif call.is_delivered or call.handle is None or not call.handle.done:
             self._in_hand.pop(call.reference, None)
         else:
+            # The record of an outcome is this process's until it was received: none of another process.
             kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
