@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .questions.callbacks import InputContext
     from .questions.question import Question
     from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+    from .sessions.stdio.stdio_server import StdioServer
 
 _NEED_AN_EXTRA = {
     "FernetCodec": (".journal.encryption", "cryptography", "pip install cryptography"),
@@ -181,6 +182,7 @@ _NAMES_OF = {
         "TaskRef",
         "ToolCall",
     ),
+    ".sessions.stdio.stdio_server": ("StdioServer",),
 }
 """The public names of each module. They are imported on use: some hosts lack httpx, and the command
 shows its help sooner."""
@@ -243,6 +245,7 @@ __all__ = [
     "SessionError",
     "Snapshot",
     "SqliteJournal",
+    "StdioServer",
     "SystemClock",
     "Taken",
     "Task",

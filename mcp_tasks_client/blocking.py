@@ -441,6 +441,7 @@ class BlockingTasksClient(_Opening[TasksClient]):
     initialize = _waiting(TasksClient.initialize)
     list_tools = _waiting(TasksClient.list_tools)
     send_ping = _waiting(TasksClient.send_ping)
+    request = _waiting(TasksClient.request)
     prune = _waiting(TasksClient.prune)
     deliver = _waiting(TasksClient.deliver)
     start_tool = _giving(TasksClient.start_tool, _handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -25,6 +26,7 @@ from .engine.engine import Engine
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.live_call import OnUpdate
+from .engine.notifications import OnNotification, tell_notifications
 from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
 from .errors import Handle, TasksClientError
@@ -41,6 +43,7 @@ from .protocol import OLDER_VERSION
 from .questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .questions.question import Answer, Question, to_wire
 from .sessions.base import Session, ToolCall
+from .sessions.stdio.stdio_server import StdioServer
 
 if TYPE_CHECKING:
     import fastmcp
@@ -74,10 +77,11 @@ class TasksClient:
     ``AsyncExitStack``, in whichever of its tasks.
 
     Args:
-        server: The server's URL; or the host's own client: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``, also one that a framework has made; or a ``Session``. What is not
-            given here is taken from the client's :class:`TasksExtension`, if it has one, and callbacks from
-            the client itself. The client's own calls are left as they are.
+        server: The server's URL; or a :class:`StdioServer`, the command that starts it; or the host's own
+            client: an ``mcp.Client``, a ``fastmcp.Client`` or an ``mcp.ClientSession``, also one that a
+            framework has made; or a ``Session``. What is not given here is taken from the client's
+            :class:`TasksExtension`, if it has one, and callbacks from the client itself. The client's own
+            calls are left as they are.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
         endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
@@ -93,7 +97,12 @@ class TasksClient:
         roots: Answers ``roots/list``.
         poll: Latency against load.
         receive: Limits of the tasks that an older server may have the client run. Only for a server
-            that is given by its URL.
+            that is given by its URL or its command.
+        on_notification: ``on_notification(method, params)`` is called with each notification of the server's
+            that is not about a task's status: log messages, progress under a token that was given in
+            ``meta``, changed lists, unknown ones. Only for a server that is given by its URL or its command.
+            It is a plain function, called in the event loop, so that it must be quick. What it raises is
+            logged.
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
             or else ``"detach"``.
@@ -111,22 +120,22 @@ class TasksClient:
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
         task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
-        protocol: ``"2025-11-25"`` speaks that version to a server by URL without asking for 2026-07-28: for
-            a server that speaks both, and makes tasks in the older one only.
+        protocol: ``"2025-11-25"`` speaks that version to a server by URL or command without asking for
+            2026-07-28: for a server that speaks both, and makes tasks in the older one only.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
-        TypeError: ``server`` or ``journal`` is none of the above.
+        TypeError: ``server`` or ``journal`` is none of the above, or ``on_notification`` no plain function.
         MissingCapabilityError: A callback is given for a client that is connected at an older version of the
             protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
-            it can be, ``application`` is no name, or HTTP options or ``receive`` are given for a client of
-            the host's own.
+            it can be, ``application`` is no name, HTTP options are given for a server that is none by URL, or
+            ``receive`` or ``on_notification`` for a client of the host's own.
     """
 
     def __init__(
         self,
-        server: str | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
+        server: str | StdioServer | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
         *,
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
@@ -137,6 +146,7 @@ class TasksClient:
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         receive: ReceivePolicy | None = None,
+        on_notification: OnNotification | None = None,
         on_abandon: OnAbandon | None = None,
         output_schema: OutputSchema | None = None,
         http_client: AnyClient | None = None,
@@ -153,11 +163,18 @@ class TasksClient:
             raise ValueError(f"task_ttl_s must be more than 0 seconds, got {task_ttl_s}")
         if protocol not in (None, OLDER_VERSION):
             raise ValueError(f'protocol must be "{OLDER_VERSION}" or None, got {protocol!r}')
+        tell = None if on_notification is None else tell_notifications(on_notification)
+        if tell is not None and not isinstance(server, str | StdioServer):
+            raise ValueError(
+                "on_notification is for a server that is given by its URL or its command. A client of "
+                "your own has its own."
+            )
         session: Session
-        if isinstance(server, str | Session):
+        if isinstance(server, str | StdioServer | Session):
             environment = environment or Environment()
             inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
             policy = poll or PollPolicy()
+            older = {"receive": receive, "task_preference": task_preference, "task_ttl_s": task_ttl_s}
             if isinstance(server, str):
                 # Imported on use, because it imports an HTTP library.
                 from .sessions.by_url.discovery import session_by_url
@@ -168,15 +185,27 @@ class TasksClient:
                     policy,
                     environment.clock,
                     asks_version=protocol is None,
-                    older={
-                        "receive": receive,
-                        "task_preference": task_preference,
-                        "task_ttl_s": task_ttl_s,
-                    },
+                    older=older,
                     http_client=http_client,
                     headers=headers,
                     auth=auth,
                     endpoint=endpoint,
+                    tell=tell,
+                )
+            elif isinstance(server, StdioServer):
+                if any(option is not None for option in (http_client, headers, auth)):
+                    raise ValueError("http_client, headers and auth are for a server by its URL")
+                from .sessions.by_command.discovery import session_by_command
+
+                session = session_by_command(
+                    server,
+                    inputs,
+                    policy,
+                    environment.clock,
+                    asks_version=protocol is None,
+                    older=older,
+                    endpoint=endpoint,
+                    tell=tell,
                 )
             else:
                 session = server
@@ -193,7 +222,9 @@ class TasksClient:
             )
             return
         if not is_client(server):
-            raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
+            raise TypeError(
+                f"server must be a URL, a StdioServer, a client or a Session, not {type(server).__name__}"
+            )
         if any(option is not None for option in (http_client, headers, auth, protocol)):
             raise ValueError("http_client, headers, auth and protocol belong to the client; give them to it")
         if receive is not None:
@@ -600,6 +631,42 @@ class TasksClient:
         """
         return await ping(self._opened().session)
 
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        For a host that passes such requests on: ``resources/read``, ``prompts/get``, ``completion/complete``,
+        a method that nobody has named here. The result is the server's object, whatever its fields, also one
+        that asks for input (``resultType`` of ``"input_required"``). The method must be one of the version
+        that the server speaks. Only ``server/discover`` is answered at 2025-11-25 as well: by a ``ping``, and
+        by what the server told in its handshake. Over a host's own client, the SDK checks the results of
+        methods that it knows, and a connection at 2025-11-25 is refused.
+
+        Args:
+            method: The JSON-RPC method.
+            params: Its params: JSON values, and what sessions of the SDK make JSON of. At 2026-07-28 entries
+                in their ``_meta``, such as a ``progressToken``, are sent besides the client's own, which they
+                cannot replace.
+
+        Raises:
+            SessionError: No result. An error of the server's is in ``code``, ``remote_message`` and ``data``.
+                The request is given up after as long a silence as a ``tools/call``, of 300 seconds.
+            ValueError: The method is that of a call or a task, or none that a host sends; or the params have
+                no JSON form. Nothing was sent.
+        """
+        endpoint = self._opened()
+        if not isinstance(method, str) or not _METHOD.fullmatch(method):
+            raise ValueError(f"a method is a text of letters, digits and signs, not {method!r}")
+        if method == "tools/call" or method.startswith("tasks/"):
+            raise ValueError(f"request() does not send {method}: use call_tool(), start_tool() and handles")
+        if method in ("initialize", "subscriptions/listen") or method.startswith("notifications/"):
+            raise ValueError(
+                f"request() does not send {method}: the client does that itself, where it is due"
+            )
+        sent = _json(f"params of {method!r}", params)
+        if not isinstance(sent.get("_meta", {}), dict):
+            raise ValueError(f"the _meta of {method!r} must be a mapping")
+        return await endpoint.session.ask(method, sent, patient=True)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
@@ -653,8 +720,13 @@ class TasksClient:
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:
-    meta = _json(name, options.meta) if options.meta else None
-    return ToolCall(name=name, arguments=_json(name, arguments), meta=meta, label=options.label)
+    what = f"arguments of {name!r}"
+    meta = _json(what, options.meta) if options.meta else None
+    return ToolCall(name=name, arguments=_json(what, arguments), meta=meta, label=options.label)
+
+
+_METHOD: Final = re.compile(r"[!#-\[\]-~]+")
+"""What needs no escape in JSON, and none in a header."""
 
 
 _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_none=True)
@@ -664,7 +736,7 @@ _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_n
 _JSON: Final = json.JSONEncoder(allow_nan=False, default=_encode_as_the_sdk)
 
 
-def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+def _json(what: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy that later changes do not reach, and proof that it can be sent."""
     if not value:
         return {}
@@ -675,6 +747,6 @@ def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
             text = _JSON.encode(_encode_as_the_sdk(dict(value)))
         copied = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
+        raise ValueError(f"the {what} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)
     return copied

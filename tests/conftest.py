@@ -29,6 +29,7 @@ from tests.legacy_servers import (
 from tests.postgres import postgres
 from tests.real_server import real_server
 from tests.strict_server import strict_server
+from tests.telling_server import telling_fastmcp, telling_sdk
 
 __all__ = [
     "anyio_backend",
@@ -43,6 +44,8 @@ __all__ = [
     "pytest_runtest_makereport",
     "real_server",
     "strict_server",
+    "telling_fastmcp",
+    "telling_sdk",
     "unused_url",
 ]
 

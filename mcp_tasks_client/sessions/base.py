@@ -218,11 +218,19 @@ class Session(ABC):
     def forget(self, task_id: str) -> None:  # noqa: B027  # most servers are told nothing
         """Note that the end of a task is journaled, so that nobody needs the server for it any more."""
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(
+        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+    ) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
-        Methods and results are those of 2026-07-28: ``server/discover``, ``tools/list``. A session of another
-        version translates. The default sends nothing.
+        ``server/discover`` is that of 2026-07-28: a session of another version translates. Everything else
+        passes as it is. The default sends nothing.
+
+        Args:
+            method: Of whatever version the server speaks.
+            params: Entries in their ``_meta`` are sent besides our own, which they cannot replace.
+            context: Of the call for whose sake it is sent.
+            patient: Whether the reply may take as long as that to a ``tools/call``, as where the host asks.
         """
         raise SessionError(f"{method} was not sent: {self!r} does not pass it on.", not_executed=True)
 

@@ -10,11 +10,13 @@ A way of travelling implements one method, :meth:`WireSession.exchange`. Two thi
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -37,9 +39,14 @@ from .base import (
 )
 from .request_errors import RequestErrors
 
-__all__ = ["WireRequest", "WireSession"]
+__all__ = ["WireRequest", "WireSession", "own_info"]
 
 T = TypeVar("T")
+
+_NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The param that the header ``Mcp-Name`` repeats, for requests about no task.
+
+Source: MCP 2026-07-28, Streamable HTTP, "Standard Request Headers"."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,13 +62,17 @@ class WireRequest:
 
     call: ToolCall | None = None
     ref: TaskRef | None = None
+    meta: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The caller's own entries for ``_meta``."""
+
+    patient: bool = False
+    """Whether the reply may take as long as that to a ``tools/call``."""
 
     @property
     def name(self) -> str | None:
-        """The header ``Mcp-Name``: the tool, or the task ID."""
-        if self.call is not None:
-            return self.call.name
-        return self.task_id
+        """The header ``Mcp-Name``: the task ID, or the tool, the prompt or the resource."""
+        named = self.task_id if self.ref is not None else self.params.get(_NAMES.get(self.method, ""))
+        return named if isinstance(named, str) else None
 
     @property
     def task_id(self) -> str | None:
@@ -92,6 +103,14 @@ class WireSession(Session):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.endpoint}>"
 
+    async def discover(self, context: object = None) -> None:
+        """Ask the server whether it speaks 2026-07-28, unless it has said so. The default asks nothing.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
+
     @abstractmethod
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request, once, and return its result as it came.
@@ -117,7 +136,7 @@ class WireSession(Session):
         params = call_params(
             call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
         )
-        request = WireRequest("tools/call", params, call.context, call=call)
+        request = WireRequest("tools/call", params, call.context, call=call, meta=call.meta, patient=True)
         raw = await self._take_turn(request, self._call_slots, before_send)
         return _read(read_call_reply, raw, "tools/call")
 
@@ -152,14 +171,19 @@ class WireSession(Session):
         raw = await self._send_task("tasks/cancel", ref, None, self._task_slots)
         _refuse_task(raw, "tasks/cancel")
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(
+        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+    ) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
         Raises:
             SessionError: No result.
+            ValueError: The params have no JSON form. Nothing was sent.
+            TypeError: The params hold something that has no JSON form. Nothing was sent.
         """
         self.check_open(method)
-        request = WireRequest(method, params, context)
+        own = {name: value for name, value in params.items() if name != "_meta"}
+        request = WireRequest(method, own, context, meta=params.get("_meta"), patient=patient)
         raw = await self.exchange(request, anyio.lowlevel.checkpoint_if_cancelled)
         _refuse_task(raw, method)
         return raw
@@ -236,3 +260,16 @@ def _read_end(raw: JSONObject, ref: TaskRef) -> Snapshot | None:
 def _refuse_task(raw: JSONObject, method: str) -> None:
     if raw.get("resultType") == "task":
         raise RequestErrors(method).malformed("a task, which only tools/call may be answered with")
+
+
+def own_info() -> JSONObject:
+    """``clientInfo`` of a client without a host's name: ``name`` and ``version``."""
+    return {"name": "mcp-tasks-client", "version": _own_version()}
+
+
+@functools.cache  # a look into installed packages takes as long as some requests
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("mcp-tasks-client")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"

@@ -25,6 +25,8 @@ _MISSING_CAPABILITY: Final = -32021
 _UNSUPPORTED_VERSION: Final = -32022
 _NAMES: Final = {
     "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
     "tasks/get": "taskId",
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",

@@ -51,11 +51,11 @@ class ServerSession(WireSession):
 
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Have the server answer one request."""
-        params, call = request.params, request.call
-        if call is not None and call.meta:
-            params = {**params, "_meta": dict(call.meta)}
+        params = request.params
+        if request.meta:
+            params = {**params, "_meta": dict(request.meta)}
         await before_send()
-        reply = await self._exchange(request.method, params)
+        reply = await self._exchange(request.method, params, patient=request.patient)
         assert isinstance(reply, dict), "only subscriptions/listen is answered with a stream"
         return reply
 
@@ -89,10 +89,12 @@ class ServerSession(WireSession):
         for stream in self._streams:
             stream.cut()
 
-    async def _exchange(self, method: str, params: JSONObject) -> JSONObject | Stream:
+    async def _exchange(
+        self, method: str, params: JSONObject, *, patient: bool = False
+    ) -> JSONObject | Stream:
         await checkpoint()
         self.check_open(method)
-        timeout_s = self.limits.call_read_timeout_s if method == "tools/call" else self.limits.task_timeout_s
+        timeout_s = self.limits.call_read_timeout_s if patient else self.limits.task_timeout_s
         exchange = self._requests.receive(method, params)
         if exchange.after_s:
             await self.clock.sleep(min(exchange.after_s, timeout_s))

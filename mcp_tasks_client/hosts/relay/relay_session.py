@@ -61,14 +61,14 @@ class RelaySession(WireSession):
         call, errors = request.call, request.errors
         declared = {**(host.call.capabilities or {} if host else {}), **self._capabilities}
         introduced = host.call.client_info or {} if host else {}
-        meta = request_meta(introduced, declared, None if call is None else call.meta)
+        meta = request_meta(introduced, declared, request.meta)
         # A transport over HTTP sends them; others ignore them.
         headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": request.method}
         if call is not None and host is not None:
             headers = dict(host.headers)
         elif request.name is not None:
             headers["mcp-name"] = header_value(request.name)
-        timeout_s = self.limits.task_timeout_s if call is None else None
+        timeout_s = None if request.patient else self.limits.task_timeout_s
         request_id, metadata = uuid4().hex, ClientMessageMetadata(headers=headers)
         await before_send()
         try:

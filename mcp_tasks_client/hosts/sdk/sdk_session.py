@@ -124,11 +124,9 @@ class SdkSession(WireSession):
             await self._find_tool(call.name)
         await before_send()
         session = self.connected(method)
-        if request.name is not None:
-            own = (call.meta if call is not None else None) or {}
-            params = {**params, "_meta": introspection.DeclaringMeta(own, self._capabilities)}
+        params = {**params, "_meta": introspection.DeclaringMeta(request.meta or {}, self._capabilities)}
         kind = _Request if request.ref is None else _TaskRequest
-        timeout_s = None if call is not None else self.limits.task_timeout_s  # else the SDK's own counts
+        timeout_s = None if request.patient else self.limits.task_timeout_s  # else the SDK's own counts
         try:
             return await self._send(
                 session,

@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -49,12 +49,10 @@ from ..base import (
     latest_context,
     made_in_another,
 )
-from ..http.http_session import HttpSession
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
 from . import shapes
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
-from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
@@ -62,7 +60,11 @@ from .session_data import SessionData, is_foreign
 from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
-__all__ = ["CoreTasksSession", "session_over"]
+if TYPE_CHECKING:
+    from ..http.http_session import HttpSession
+    from ..stdio.stdio_session import StdioSession
+
+__all__ = ["CoreTasksSession", "session_over", "session_over_stdio"]
 
 _QUESTION_S: Final = 1.0
 """Seconds for which a poll waits for a question to come. A later question is delivered when it comes."""
@@ -90,7 +92,7 @@ def session_over(
     """The session at a server that has turned out not to speak 2026-07-28. Nothing is sent yet.
 
     Args:
-        http: Its channel and limits are used, and left open.
+        http: Its channel, limits and ``tell`` are used. The channel is left open.
         inputs: Answers what the server asks outside of its tasks.
         receive: Limits of the tasks that the server has the client run; ``None`` is the defaults.
         task_preference: Whether to ask for tasks.
@@ -100,6 +102,7 @@ def session_over(
     Raises:
         ValueError: ``task_preference`` or ``task_ttl_s`` makes no sense.
     """
+    from .http_connection import HttpConnection  # here, since a process is reached without an HTTP library
 
     def connect(hear: Hear, session_id: str | None) -> Connection:
         return HttpConnection(
@@ -110,15 +113,58 @@ def session_over(
             session_id=session_id,
         )
 
+    return _session_beside(http, connect, inputs, receive, task_preference, task_ttl_s, clock)
+
+
+def session_over_stdio(
+    stdio: StdioSession,
+    *,
+    inputs: Inputs,
+    receive: ReceivePolicy | None,
+    task_preference: TaskPreference,
+    task_ttl_s: float,
+    clock: Clock,
+) -> Session:
+    """The session at a server whose process has turned out not to speak 2026-07-28. Nothing is sent yet.
+
+    Args:
+        stdio: Its process and limits are used, and left as they are.
+        inputs: As for :func:`session_over`, and all others as well.
+        receive: As above.
+        task_preference: As above.
+        task_ttl_s: As above.
+        clock: As above.
+
+    Raises:
+        ValueError: ``task_preference`` or ``task_ttl_s`` makes no sense.
+    """
+    from .stdio_connection import StdioConnection
+
+    def connect(hear: Hear, session_id: str | None) -> Connection:
+        return StdioConnection(stdio.process, hear, stdio.limits.task_timeout_s)
+
+    return _session_beside(stdio, connect, inputs, receive, task_preference, task_ttl_s, clock)
+
+
+def _session_beside(
+    native: HttpSession | StdioSession,
+    connect: Callable[[Hear, str | None], Connection],
+    inputs: Inputs,
+    receive: ReceivePolicy | None,
+    task_preference: TaskPreference,
+    task_ttl_s: float,
+    clock: Clock,
+) -> Session:
     return CoreTasksSession(
         connect,
-        endpoint=http.endpoint,
-        limits=http.limits,
-        client_info=http.client_info,
+        endpoint=native.endpoint,
+        limits=native.limits,
+        client_info=native.client_info,
         inputs=inputs,
         receiver=Receiver(inputs, receive or ReceivePolicy(), clock),
         preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
         clock=clock,
+        tell=native.tell,
     )
 
 
@@ -126,7 +172,7 @@ class CoreTasksSession(Session):
     """A server of 2025-11-25.
 
     ``connect`` makes a connection: of the MCP session with an ID, or of a new one. ``inputs`` answers the
-    questions outside of the server's tasks.
+    questions outside of the server's tasks. ``tell`` is told of the server's notifications.
     """
 
     def __init__(
@@ -140,6 +186,7 @@ class CoreTasksSession(Session):
         receiver: Receiver,
         preference: TaskPolicy,
         clock: Clock,
+        tell: Callable[[JSONObject], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.limits = limits
@@ -154,7 +201,8 @@ class CoreTasksSession(Session):
         self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         forget_tools = self._catalogue.forget_tools
-        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
+        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools, tell)
+        self._is_heard = tell is not None
         self._sessions = McpSessions(
             partial(connect, inbound.hear),
             {**inputs.capabilities, **receiver.capabilities},
@@ -226,7 +274,7 @@ class CoreTasksSession(Session):
         if as_task:
             params["task"] = {"ttl": self._preference.ttl_ms}
             if shapes.read_progress_token({"_meta": meta}) is None:
-                meta["progressToken"] = secrets.token_hex(8)
+                meta["progressToken"] = shapes.make_progress_token(secrets.token_hex(8))
         return {**params, "_meta": meta} if meta else params
 
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
@@ -331,7 +379,9 @@ class CoreTasksSession(Session):
         if task is not None:
             self._tracker.forget(task)
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(
+        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+    ) -> JSONObject:
         """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
 
         Raises:
@@ -339,7 +389,10 @@ class CoreTasksSession(Session):
         """
         connection = await self._sessions.begin(context)
         if method != "server/discover":
-            return await connection.request(OwnRequest(method, params, context))
+            if patient and self._is_heard:
+                await self._wait_for_stream(connection)
+            silence_s = self.limits.call_read_timeout_s if patient else None
+            return await connection.request(OwnRequest(method, params, context, silence_s=silence_s))
         await connection.request(OwnRequest("ping", params, context))
         said = connection.introduction
         return {
