@@ -38,6 +38,10 @@ _SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(CreateMessageResult | CreateMess
 _ROOTS: Final[TypeAdapter[Any]] = TypeAdapter(ListRootsResult)
 
 
+class _NobodyCanAnswerError(Exception):
+    """The journal has no record of the call, so that nobody else sees its question."""
+
+
 class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
@@ -88,6 +92,10 @@ class Asker:
                     continue
         if question is None:
             return None  # nobody else can answer it
+        if call.key is None and not call.has_record:
+            raise _NobodyCanAnswerError(
+                "the server asks before it makes a task, and the host cannot be asked"
+            )
         call.left[question.question_id] = question
         logger.warning(
             "A question of %s waits for a person, whom the host cannot ask: %s",
