@@ -155,7 +155,7 @@ class Server:
         scope: tasks.Scope | None = None,
         application: str = APPLICATION,
     ) -> AsyncIterator[tasks.TasksClient]:
-        """A client for the server, over the journal. Of the credential: see :meth:`make_client`.
+        """A client for the server, over the journal. It has the user's login, if the line has no credential.
 
         Args:
             where: The journal, and on whose behalf.
@@ -179,25 +179,29 @@ class Server:
         except tasks.CredentialRefusedError as error:
             raise self.refuse(error) from error
 
-    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
-        """A client for the server, over the journal, with options of :class:`TasksClient`.
+    def make_client(self, where: Where, *, lives_long: bool = False, **options: Any) -> tasks.TasksClient:
+        """A client for the server, over the journal.
 
-        It has the user's login, if there is one now and the line has no credential.
+        Args:
+            where: The journal, and on whose behalf.
+            lives_long: The client uses a login that comes later, too.
+            options: Of :class:`TasksClient`.
 
         Raises:
             CommandError: The URL, a header or the journal makes no sense.
         """
-        login = self._find_login()
 
         async def add_login() -> dict[str, str]:
+            login = self._find_login()
             return {**self.headers, **({} if login is None else await authorize(login))}
 
+        has_login = lives_long or self._find_login() is not None
         with reading_options():
             return tasks.TasksClient(
                 self.url,
                 journal=where.name_journal(),
                 # Asked again after HTTP 401, so that the request is repeated: for a login alone.
-                headers=self.headers if login is None else add_login,
+                headers=add_login if has_login else self.headers,
                 **{"principal": where.principal, **options},
             )
 
