@@ -62,13 +62,14 @@ if TYPE_CHECKING:
     from .journal.postgres.journal import PostgresJournal
     from .journal.sqlite.journal import SqliteJournal
     from .journal.sqlite.memory import MemoryJournal
-    from .machine.record import Origin, Scope, TaskRecord
+    from .machine.record import Origin, Scope, TaskRecord, digest_arguments
     from .machine.states import LastFailure
     from .policy import PollPolicy, ReceivePolicy
     from .protocol.task import Task, TaskStatus
     from .questions.callbacks import InputContext
     from .questions.question import Question
     from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+    from .sessions.stdio.stdio_server import StdioServer
 
 _NEED_AN_EXTRA = {
     "FernetCodec": (".journal.encryption", "cryptography", "pip install cryptography"),
@@ -160,6 +161,7 @@ _NAMES_OF = {
         "Origin",
         "Scope",
         "TaskRecord",
+        "digest_arguments",
     ),
     ".machine.states": ("LastFailure",),
     ".policy": (
@@ -180,6 +182,7 @@ _NAMES_OF = {
         "TaskRef",
         "ToolCall",
     ),
+    ".sessions.stdio.stdio_server": ("StdioServer",),
 }
 """The public names of each module. They are imported on use: some hosts lack httpx, and the command
 shows its help sooner."""
@@ -242,6 +245,7 @@ __all__ = [
     "SessionError",
     "Snapshot",
     "SqliteJournal",
+    "StdioServer",
     "SystemClock",
     "Taken",
     "Task",
@@ -264,6 +268,7 @@ __all__ = [
     "ToolError",
     "WaitTimeoutError",
     "call_label",
+    "digest_arguments",
     "idempotency_key",
     "tasks_http_client",
     "tasks_http_client_factory",

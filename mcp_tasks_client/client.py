@@ -43,6 +43,7 @@ from .protocol import OLDER_VERSION
 from .questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .questions.question import Answer, Question, to_wire
 from .sessions.base import Session, ToolCall
+from .sessions.stdio.stdio_server import StdioServer
 
 if TYPE_CHECKING:
     import fastmcp
@@ -76,10 +77,11 @@ class TasksClient:
     ``AsyncExitStack``, in whichever of its tasks.
 
     Args:
-        server: The server's URL; or the host's own client: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``, also one that a framework has made; or a ``Session``. What is not
-            given here is taken from the client's :class:`TasksExtension`, if it has one, and callbacks from
-            the client itself. The client's own calls are left as they are.
+        server: The server's URL; or a :class:`StdioServer`, the command that starts it; or the host's own
+            client: an ``mcp.Client``, a ``fastmcp.Client`` or an ``mcp.ClientSession``, also one that a
+            framework has made; or a ``Session``. What is not given here is taken from the client's
+            :class:`TasksExtension`, if it has one, and callbacks from the client itself. The client's own
+            calls are left as they are.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
         endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
@@ -95,11 +97,12 @@ class TasksClient:
         roots: Answers ``roots/list``.
         poll: Latency against load.
         receive: Limits of the tasks that an older server may have the client run. Only for a server
-            that is given by its URL.
+            that is given by its URL or its command.
         on_notification: ``on_notification(method, params)`` is called with each notification of the server's
             that is not about a task's status: log messages, progress under a token that was given in
-            ``meta``, changed lists, unknown ones. Only for a server that is given by its URL. It is a plain
-            function, called in the event loop, so that it must be quick. What it raises is logged.
+            ``meta``, changed lists, unknown ones. Only for a server that is given by its URL or its command.
+            It is a plain function, called in the event loop, so that it must be quick. What it raises is
+            logged.
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
             or else ``"detach"``.
@@ -117,8 +120,8 @@ class TasksClient:
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
         task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
-        protocol: ``"2025-11-25"`` speaks that version to a server by URL without asking for 2026-07-28: for
-            a server that speaks both, and makes tasks in the older one only.
+        protocol: ``"2025-11-25"`` speaks that version to a server by URL or command without asking for
+            2026-07-28: for a server that speaks both, and makes tasks in the older one only.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
@@ -126,13 +129,13 @@ class TasksClient:
         MissingCapabilityError: A callback is given for a client that is connected at an older version of the
             protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
-            it can be, ``application`` is no name, or HTTP options, ``receive`` or ``on_notification`` are
-            given for a client of the host's own.
+            it can be, ``application`` is no name, HTTP options are given for a server that is none by URL, or
+            ``receive`` or ``on_notification`` for a client of the host's own.
     """
 
     def __init__(
         self,
-        server: str | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
+        server: str | StdioServer | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
         *,
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
@@ -161,15 +164,17 @@ class TasksClient:
         if protocol not in (None, OLDER_VERSION):
             raise ValueError(f'protocol must be "{OLDER_VERSION}" or None, got {protocol!r}')
         tell = None if on_notification is None else tell_notifications(on_notification)
-        if tell is not None and not isinstance(server, str):
+        if tell is not None and not isinstance(server, str | StdioServer):
             raise ValueError(
-                "on_notification is for a server that is given by its URL. A client of your own has its own."
+                "on_notification is for a server that is given by its URL or its command. A client of your "
+                "own is told itself."
             )
         session: Session
-        if isinstance(server, str | Session):
+        if isinstance(server, str | StdioServer | Session):
             environment = environment or Environment()
             inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
             policy = poll or PollPolicy()
+            older = {"receive": receive, "task_preference": task_preference, "task_ttl_s": task_ttl_s}
             if isinstance(server, str):
                 # Imported on use, because it imports an HTTP library.
                 from .sessions.by_url.discovery import session_by_url
@@ -180,14 +185,25 @@ class TasksClient:
                     policy,
                     environment.clock,
                     asks_version=protocol is None,
-                    older={
-                        "receive": receive,
-                        "task_preference": task_preference,
-                        "task_ttl_s": task_ttl_s,
-                    },
+                    older=older,
                     http_client=http_client,
                     headers=headers,
                     auth=auth,
+                    endpoint=endpoint,
+                    tell=tell,
+                )
+            elif isinstance(server, StdioServer):
+                if any(option is not None for option in (http_client, headers, auth)):
+                    raise ValueError("http_client, headers and auth are for a server by its URL")
+                from .sessions.by_command.discovery import session_by_command
+
+                session = session_by_command(
+                    server,
+                    inputs,
+                    policy,
+                    environment.clock,
+                    asks_version=protocol is None,
+                    older=older,
                     endpoint=endpoint,
                     tell=tell,
                 )
@@ -206,7 +222,9 @@ class TasksClient:
             )
             return
         if not is_client(server):
-            raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
+            raise TypeError(
+                f"server must be a URL, a StdioServer, a client or a Session, not {type(server).__name__}"
+            )
         if any(option is not None for option in (http_client, headers, auth, protocol)):
             raise ValueError("http_client, headers, auth and protocol belong to the client; give them to it")
         if receive is not None:
@@ -234,6 +252,11 @@ class TasksClient:
 
     _endpoint: Endpoint | None = None
     """Where calls are made, once the client is open."""
+
+    @property
+    def endpoint(self) -> str:
+        """The server's name in the journal, as an :class:`Inbox` takes it."""
+        return self._scope.endpoint
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 

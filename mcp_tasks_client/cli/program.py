@@ -10,7 +10,7 @@ import typer
 
 import mcp_tasks_client as tasks
 
-from . import answer, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
+from . import answer, bridge, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
 from .exits import CommandError, Exit
 from .output import Output, fail_to_write
 from .server import name_command
@@ -35,6 +35,7 @@ for verb in (
     drive.drive,
     prune.prune,
     doctor.doctor,
+    bridge.bridge,
 ):
     app.command()(verb)
 
@@ -77,7 +78,15 @@ def _take_command_out(arguments: Sequence[str]) -> Sequence[str]:
 
     It is taken out before the arguments are parsed, since it has options of its own.
     """
-    if "--" not in arguments or arguments[0] not in ("call", "tools", "drive", "doctor", "wait", "cancel"):
+    if "--" not in arguments or arguments[0] not in (
+        "call",
+        "tools",
+        "drive",
+        "doctor",
+        "wait",
+        "cancel",
+        "bridge",
+    ):
         return arguments
     at = arguments.index("--")
     verb, given, command = arguments[0], arguments[1:at], name_command(arguments[at + 1 :])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -134,16 +134,26 @@ class Server:
         Raises:
             CommandError: The URL, a header or the journal makes no sense.
         """
-        principal = where.principal if scope is None else scope.principal
+        return self.make_client(
+            where,
+            endpoint=None if scope is None else scope.endpoint,
+            principal=where.principal if scope is None else scope.principal,
+            application=application,
+            elicitation=elicitation,
+        )
+
+    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
+        """A client for the server, over the journal, with options of :class:`TasksClient`.
+
+        Raises:
+            CommandError: The URL, a header or the journal makes no sense.
+        """
         with reading_options():
             return tasks.TasksClient(
                 self.url,
                 journal=where.name_journal(),
-                endpoint=None if scope is None else scope.endpoint,
-                principal=principal,
-                application=application,
-                elicitation=elicitation,
                 headers=self.headers or None,
+                **{"principal": where.principal, **options},
             )
 
 

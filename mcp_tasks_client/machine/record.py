@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Final, TypeAlias, TypedDict
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypedDict
 from pydantic import Field, TypeAdapter
 
 from ..protocol.task import Task
-from ..protocol.text import quote, shorten
+from ..protocol.text import digest, quote, shorten
 from .running_time import find_ran_s
 from .states import Completed, Failed, Finished, Gathering, Gone, LastFailure, Observing, State
 
@@ -19,6 +20,7 @@ __all__ = [
     "Scope",
     "TaskRecord",
     "TaskReference",
+    "digest_arguments",
     "dump_state",
     "load_state",
     "reference_of",
@@ -63,6 +65,17 @@ class TaskReference(TypedDict):
     tool: str | None
     task_id: str | None
     record_id: str
+
+
+def digest_arguments(arguments: Mapping[str, Any]) -> str:
+    """The ``arguments_digest`` in records of calls with these arguments.
+
+    Arguments that differ in the order of their members are equal, and so are ``1`` and ``1.0``.
+
+    Raises:
+        TypeError: They hold something that has no JSON form.
+    """
+    return digest(arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ A way of travelling implements one method, :meth:`WireSession.exchange`. Two thi
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,7 +39,7 @@ from .base import (
 )
 from .request_errors import RequestErrors
 
-__all__ = ["WireRequest", "WireSession"]
+__all__ = ["WireRequest", "WireSession", "own_info"]
 
 T = TypeVar("T")
 
@@ -100,6 +102,14 @@ class WireSession(Session):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.endpoint}>"
+
+    async def discover(self, context: object = None) -> None:
+        """Ask the server whether it speaks 2026-07-28, unless it has said so. The default asks nothing.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
 
     @abstractmethod
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
@@ -250,3 +260,16 @@ def _read_end(raw: JSONObject, ref: TaskRef) -> Snapshot | None:
 def _refuse_task(raw: JSONObject, method: str) -> None:
     if raw.get("resultType") == "task":
         raise RequestErrors(method).malformed("a task, which only tools/call may be answered with")
+
+
+def own_info() -> JSONObject:
+    """``clientInfo`` of a client without a host's name: ``name`` and ``version``."""
+    return {"name": "mcp-tasks-client", "version": _own_version()}
+
+
+@functools.cache  # a look into installed packages takes as long as some requests
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("mcp-tasks-client")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"

@@ -19,7 +19,7 @@ from mcp_tasks_client import BlockingInbox
 from .browser import wait_for
 from .pages import PORT, TUTORIAL, programs
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 120.0
 
 
 @pytest.fixture

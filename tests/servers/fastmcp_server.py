@@ -1,4 +1,4 @@
-"""A real FastMCP server with the Tasks extension, for the tests to talk to over HTTP.
+"""A real FastMCP server with the Tasks extension, for the tests to talk to over HTTP, or over stdio.
 
 Run as a script, in a process of its own. It listens on a free loopback port and, once it
 accepts requests, prints one line of JSON on stdout: ``{"url": "http://127.0.0.1:PORT/mcp"}``.
@@ -368,7 +368,12 @@ def add_failing_tools(mcp: FastMCP, optional: TaskConfig) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--poll-interval-ms", type=int, default=50, help="hint of every task (default: 50)")
+    parser.add_argument("--stdio", action="store_true", help="speak over stdin and stdout instead")
     arguments = parser.parse_args()
+
+    if arguments.stdio:
+        build(arguments.poll_interval_ms, []).run("stdio", show_banner=False)
+        return
 
     threading.Thread(target=die_with_parent, daemon=True).start()
     entries: list[dict[str, Any]] = []

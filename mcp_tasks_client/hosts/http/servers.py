@@ -15,6 +15,7 @@ from ...machine.record import Scope
 from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks, Inputs
 from ...sessions.by_url.discovery import DiscoveringSession, session_by_url
+from ...sessions.http.http_session import HttpSession
 from ..host_call import ASKED_BY, HostCall
 from ..host_calls import make_limits
 from ..questions import HostInputs
@@ -146,7 +147,9 @@ class Server:
         calls: How many are under way.
     """
 
-    def __init__(self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: Engine) -> None:
+    def __init__(
+        self, session: DiscoveringSession[HttpSession], inputs: Inputs, scope: Scope, engine: Engine
+    ) -> None:
         self.session = session
         self.inputs = inputs
         self.calls = 0

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from mcp_types import INTERNAL_ERROR
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError, id_in, reply_fields
 from ...protocol.text import quote
+from ...sessions.awaited import Awaited
 from ...sessions.request_errors import RequestErrors
 from ..call_options import without_options
 from ..sdk.introspection import unread_in
@@ -39,9 +41,6 @@ interceptor has kept it and answers later by :meth:`Relay.answer`."""
 
 _CANCEL_S: Final = 5.0
 """Seconds that a ``notifications/cancelled`` may take to leave."""
-
-_MAX_GIVEN_UP: Final = 1000
-"""Requests of ours that were given up and may be answered late, at most."""
 
 _CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
@@ -102,14 +101,6 @@ class Interceptor(ABC):
         """Learn of a server's notification. Returns whether the host's session must not have it."""
 
 
-class _Waiting:
-    """A request of ours whose reply may come."""
-
-    def __init__(self) -> None:
-        self.came = anyio.Event()
-        self.reply: Reply | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Unread:
     """A reply to the host, and the event that is set once the host has read it."""
@@ -156,8 +147,7 @@ class Relay:
         self._to_host: Any = None
         self._tasks: TaskGroup | None = None
         self._initialize_id: RequestId | None = None
-        self._waiting: dict[RequestId, _Waiting] = {}
-        self._given_up: dict[RequestId, None] = {}
+        self._awaited = Awaited()
         self._calls: dict[RequestId, anyio.CancelScope] = {}
         self._call_ended = anyio.Event()
         self._requests: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
@@ -270,18 +260,8 @@ class Relay:
             return None
         request_id = uuid4().hex if request_id is None else request_id
         given = {} if params is None else {"params": params}
-        waiting = self._waiting[request_id] = _Waiting()
-        try:
-            with anyio.move_on_after(timeout_s):
-                await stream.send(make_message({"id": request_id, "method": method, **given}, metadata))
-                await waiting.came.wait()
-        finally:
-            del self._waiting[request_id]
-            if waiting.reply is None:  # it may come late, and is not for the other side either
-                self._given_up[request_id] = None
-                if len(self._given_up) > _MAX_GIVEN_UP:
-                    del self._given_up[next(iter(self._given_up))]
-        return waiting.reply
+        message = make_message({"id": request_id, "method": method, **given}, metadata)
+        return await self._awaited.ask(request_id, partial(stream.send, message), timeout_s)
 
     async def _take_back(self, stream: Any, request_id: RequestId) -> None:
         params = {"requestId": request_id, "reason": "The client does not wait for the reply any more."}
@@ -368,8 +348,7 @@ class Relay:
                         await self._pass_to_host(passed)
         finally:
             self.closed.set()
-            for waiting in self._waiting.values():
-                waiting.came.set()
+            self._awaited.end()
             for scope in self._calls.values():
                 scope.cancel()
             self._to_host.close()
@@ -445,15 +424,7 @@ class Relay:
 
     def _take_reply(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, even if nobody waits for it."""
-        request_id = said.get("id")
-        if not isinstance(request_id, str):
-            return False
-        waiting = self._waiting.get(request_id)
-        if waiting is None:
-            return self._given_up.pop(request_id, "no") is None
-        waiting.reply = said.get("error") or said.get("result", {})
-        waiting.came.set()
-        return True
+        return self._awaited.take(said.get("id"), said.get("error") or said.get("result", {}))
 
 
 def _resumes(message: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A server by URL, in whichever version of the protocol the server speaks.
+"""A server in whichever version of the protocol it speaks.
 
 The server is asked for its version before the first request of any kind, and once. A server that knows only
 ``initialize`` may refuse the question as it would refuse a credential, and is then asked by ``initialize``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 from mcp_types import Tool
@@ -20,9 +20,12 @@ from ...protocol import JSONObject
 from ...protocol.replies import CallReply
 from ...questions.callbacks import Inputs
 from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
-from ..http.http_session import HttpSession
 from ..shared import Shared
 from ..tool_catalogue import OtherVersionError
+from ..wire import WireSession
+
+if TYPE_CHECKING:
+    from ..http.http_session import HttpSession
 
 __all__ = ["DiscoveringSession", "session_by_url"]
 
@@ -30,24 +33,39 @@ _REFUSED_BY_NAME: Final = re.compile(r"\berror\s*=")
 """In a ``WWW-Authenticate``, says that it was the credential that was refused. Source: RFC 6750, 3."""
 
 
-class DiscoveringSession(Session):
-    """An :class:`HttpSession`, or another session where the server does not speak 2026-07-28.
+NativeT = TypeVar("NativeT", bound=WireSession)
+
+
+def _is_refused_without_reason(error: SessionError) -> bool:
+    return isinstance(error, CredentialRefusedError) and not _REFUSED_BY_NAME.search(error.challenge)
+
+
+class DiscoveringSession(Session, Generic[NativeT]):
+    """A session of 2026-07-28, or another one where the server does not speak that.
 
     Requests that begin together share one discovery. Until it has succeeded, each request asks again.
 
     Args:
-        http: Asks the server. Closed with this session.
-        speak_other: Makes the session of another version. That session may use the channel of ``http``, and
-            leaves it open.
+        native: That of 2026-07-28, which asks the server. Closed with this session.
+        speak_other: Makes the session of another version. That session may use the connection of ``native``,
+            and leaves it open.
         asks_version: Whether the server is asked, and not taken for one that needs the other session.
+        is_unclear: Whether an error may come from a server that speaks nothing but another version. Such a
+            server is asked for its tools in that version.
     """
 
     def __init__(
-        self, http: HttpSession, speak_other: Callable[[HttpSession], Session], *, asks_version: bool = True
+        self,
+        native: NativeT,
+        speak_other: Callable[[NativeT], Session],
+        *,
+        asks_version: bool = True,
+        is_unclear: Callable[[SessionError], bool] = _is_refused_without_reason,
     ) -> None:
-        self.endpoint = http.endpoint
-        self.limits = http.limits
-        self._http = http
+        self.endpoint = native.endpoint
+        self.limits = native.limits
+        self._native = native
+        self._is_unclear = is_unclear
         self._speak_other = speak_other
         self._asks_version = asks_version
         self._choosing = Shared(self._choose_now)
@@ -55,7 +73,12 @@ class DiscoveringSession(Session):
         self._decided = anyio.Event()
 
     def __repr__(self) -> str:
-        return repr(self._chosen or self._http)
+        return repr(self._chosen or self._native)
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether the server's tasks end with its process."""
+        return self._native.ephemeral
 
     async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
@@ -68,7 +91,7 @@ class DiscoveringSession(Session):
             SessionError: The server could not be asked; ``not_executed``.
         """
         chosen = await self._choose(context)
-        return None if chosen is self._http else chosen
+        return None if chosen is self._native else chosen
 
     async def may_make_task(self, name: str, *, context: object = None) -> bool:
         """Whether a call of a tool may become a task."""
@@ -110,10 +133,10 @@ class DiscoveringSession(Session):
     async def aclose(self) -> None:
         """Close whichever sessions there are."""
         try:
-            if self._chosen is not None and self._chosen is not self._http:
+            if self._chosen is not None and self._chosen is not self._native:
                 await self._chosen.aclose()
         finally:
-            await self._http.aclose()
+            await self._native.aclose()
 
     async def _choose(self, context: object) -> Session:
         """The session that the server needs.
@@ -126,18 +149,18 @@ class DiscoveringSession(Session):
         return self._chosen
 
     async def _choose_now(self, context: object) -> None:
-        chosen: Session = self._http
+        chosen: Session = self._native
         try:
             if self._asks_version:
-                await self._http.discover(context)
+                await self._native.discover(context)
             else:
-                chosen = self._speak_other(self._http)
+                chosen = self._speak_other(self._native)
         except OtherVersionError:
-            chosen = self._speak_other(self._http)
-        except CredentialRefusedError as error:
-            if _REFUSED_BY_NAME.search(error.challenge):
+            chosen = self._speak_other(self._native)
+        except SessionError as error:
+            if not self._is_unclear(error):
                 raise
-            chosen = self._speak_other(self._http)
+            chosen = self._speak_other(self._native)
             try:
                 # Lists the tools. Gateways grant ``initialize`` and ``ping`` to everybody.
                 await chosen.tool("", context=context)
@@ -159,8 +182,9 @@ def session_by_url(
     limits: Limits | None = None,
     asks_version: bool = True,
     **options: Any,
-) -> DiscoveringSession:
+) -> DiscoveringSession[HttpSession]:
     """The session of a server by URL: native, or that of whichever older version the server speaks."""
+    from ..http.http_session import HttpSession  # on use, since it imports an HTTP library
 
     def speak_other(http: HttpSession) -> Session:
         # Loaded only for a server that turns out to need it.

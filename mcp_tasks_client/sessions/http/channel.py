@@ -7,7 +7,6 @@ a credential, like the other one.
 
 from __future__ import annotations
 
-import json
 import math
 import ssl
 from collections.abc import Awaitable, Callable
@@ -37,7 +36,7 @@ from .variables import is_proxied, load_certificates
 if TYPE_CHECKING:
     from .transport_aiohttp import AiohttpTransport
 
-__all__ = ["HttpChannel", "Message", "ReadResponse", "encode_json"]
+__all__ = ["HttpChannel", "Message", "ReadResponse"]
 
 _MOST_REDIRECTS: Final = 5
 _UNAUTHORIZED: Final = 401
@@ -308,24 +307,3 @@ def _redirect_target(response: Response, url: httpx.URL, errors: RequestErrors) 
         )
     # Only path and query are taken over: credentials in the Location are nobody's.
     return url.copy_with(raw_path=target.raw_path)
-
-
-_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would make one each time
-
-
-def encode_json(value: JSONObject, method: str) -> str:
-    """Params, or a part of them, as JSON in ASCII, so that a lone surrogate survives it.
-
-    Raises:
-        ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
-        TypeError: It holds something that has no JSON form.
-    """
-    what = f"the params of {method}"
-    try:
-        return _JSON.encode(value)
-    except RecursionError:
-        raise ValueError(f"{what} are nested too deeply for JSON") from None
-    except ValueError as error:
-        raise ValueError(f"{what} must be plain JSON: {error}") from error
-    except TypeError as error:
-        raise TypeError(f"{what} must be plain JSON: {error}") from error

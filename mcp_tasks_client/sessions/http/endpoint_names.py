@@ -7,9 +7,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["is_url", "name_of_command", "name_of_url", "origin_of", "parse_url"]
 
@@ -27,6 +28,8 @@ def parse_url(url: str) -> httpx.URL:
     Raises:
         ValueError: ``url`` is not an absolute ``http`` or ``https`` URL.
     """
+    import httpx  # on use, since the name of a command needs no HTTP library
+
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:

@@ -11,8 +11,6 @@ One POST per request, no session at the server. Decisions that are not the proto
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -27,12 +25,13 @@ from ...protocol import OLDER_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
 from ..base import BeforeSend, Limits, ObservedTasks
+from ..json_text import encode_json
 from ..param_headers import param_headers
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
-from ..wire import WireRequest, WireSession
+from ..wire import WireRequest, WireSession, own_info
 from .changes import Changes, keep_told, offered_changes
-from .channel import HttpChannel, Message, encode_json
+from .channel import HttpChannel, Message
 from .endpoint_names import name_of_url, parse_url
 from .headers import FIXED_HEADERS, AnyHeaders, HostHeaders
 from .subscription import (
@@ -106,7 +105,7 @@ class HttpSession(WireSession):
         parsed = parse_url(url)
         super().__init__(name_of_url(parsed) if endpoint is None else endpoint, limits)
         self._capabilities = capabilities or {}
-        self.client_info = client_info or {"name": "mcp-tasks-client", "version": _own_version()}
+        self.client_info = client_info or own_info()
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
         self._ids = itertools.count(1)
         self.tell = tell
@@ -117,7 +116,7 @@ class HttpSession(WireSession):
             http_client,
             auth,
             HostHeaders(headers),
-            user_agent=f"mcp-tasks-client/{_own_version()}",
+            user_agent="{name}/{version}".format(**own_info()),
             max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
             max_response_bytes=self.limits.max_response_bytes,
         )
@@ -242,11 +241,3 @@ class HttpSession(WireSession):
             headers["Mcp-Name"] = header_value(request.name)
         errors = RequestErrors(method, request.task_id, secrets, self.endpoint)
         return Message(request_id, content.encode("ascii"), headers, errors, context=request.context)
-
-
-@functools.cache  # a look into installed packages takes as long as some requests
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("mcp-tasks-client")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

@@ -12,7 +12,6 @@ are passed over. A reply that is whole counts, even if the body breaks off after
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -20,6 +19,7 @@ from typing import Any, TypeGuard
 from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, read_rpc_error
+from ..json_text import parse_json
 from ..oddities import note_oddity
 from ..request_errors import UNDECIDED_STATUSES, RequestErrors
 from .body import DRAIN_S, finish, read_bounded, read_uncompressed
@@ -185,19 +185,15 @@ class ReplyReader:
         return message[0] if isinstance(message, list) and len(message) == 1 else message
 
     def _parse(self, text: str | bytes, what: str) -> Any:
-        """JSON as the standard library reads it, but too large an integer is infinity, as a float is.
+        """The value of a JSON text.
 
         Raises:
             RemoteProtocolError: ``what`` is not JSON; or it is nested too deeply, which does not pass.
         """
         try:
-            try:
-                return json.loads(text)
-            except ValueError as error:
-                if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-                    raise self._malformed(f"{what} that is not JSON") from error
-                # Python converts 4,300 digits. A task ID must not be lost for a number beside it.
-                return json.loads(text, parse_int=_read_integer)
+            return parse_json(text)
+        except ValueError as error:
+            raise self._malformed(f"{what} that is not JSON") from error
         except RecursionError:
             raise self._errors.too_deep(self._status) from None
 
@@ -242,13 +238,6 @@ class ReplyReader:
 
     def _malformed(self, what: str) -> RemoteProtocolError:
         return self._errors.malformed(f"HTTP {self._status} with {what}", status=self._status)
-
-
-def _read_integer(digits: str) -> int | float:
-    try:
-        return int(digits)
-    except ValueError:
-        return float(digits)
 
 
 def _is_reply(message: object) -> TypeGuard[JSONObject]:

@@ -14,12 +14,12 @@ from typing import ClassVar, Final, TypeAlias
 
 import anyio
 
-from ...errors import SessionError
+from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply
-from ...protocol.text import shorten
+from ...protocol.text import quote, shorten
 from ..request_errors import RequestErrors
-from .shapes import declares_tasks
+from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS, declares_tasks
 
 __all__ = [
     "CREATION_S",
@@ -34,6 +34,8 @@ __all__ = [
     "finish_soon",
     "is_answer",
     "new_request_id",
+    "offer",
+    "read_agreed_version",
 ]
 
 GET_STREAM: Final = "the GET stream"
@@ -94,6 +96,32 @@ class OwnRequest:
     cursor: StreamCursor = field(default_factory=StreamCursor)
     """Moved as the stream of the reply is read. If it stands at an event from the start, another process has
     sent the request, and only the rest of the stream is read."""
+
+
+def offer(capabilities: JSONObject, client_info: JSONObject, context: object) -> OwnRequest:
+    """The request that begins an MCP session."""
+    params = {
+        "protocolVersion": CORE_TASKS_VERSION,
+        "capabilities": capabilities,
+        "clientInfo": client_info,
+    }
+    return OwnRequest("initialize", params, context)
+
+
+def read_agreed_version(result: JSONObject) -> str:
+    """The version in which an MCP session goes on, by the answer to the request that began it.
+
+    Raises:
+        RemoteProtocolError: It is none that begins so.
+    """
+    agreed = result.get("protocolVersion")
+    if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
+        raise RemoteProtocolError(
+            f"initialize was answered in version {quote(str(agreed))[:20]!r}, which the client has not "
+            "offered. Report it to the server's author.",
+            not_executed=True,
+        )
+    return agreed
 
 
 Hear: TypeAlias = Callable[["Connection", JSONObject, OwnRequest], None]

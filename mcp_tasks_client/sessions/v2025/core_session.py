@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -49,12 +49,10 @@ from ..base import (
     latest_context,
     made_in_another,
 )
-from ..http.http_session import HttpSession
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
 from . import shapes
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
-from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
@@ -62,7 +60,11 @@ from .session_data import SessionData, is_foreign
 from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
-__all__ = ["CoreTasksSession", "session_over"]
+if TYPE_CHECKING:
+    from ..http.http_session import HttpSession
+    from ..stdio.stdio_session import StdioSession
+
+__all__ = ["CoreTasksSession", "session_over", "session_over_stdio"]
 
 _QUESTION_S: Final = 1.0
 """Seconds for which a poll waits for a question to come. A later question is delivered when it comes."""
@@ -100,6 +102,7 @@ def session_over(
     Raises:
         ValueError: ``task_preference`` or ``task_ttl_s`` makes no sense.
     """
+    from .http_connection import HttpConnection  # here, since a process is reached without an HTTP library
 
     def connect(hear: Hear, session_id: str | None) -> Connection:
         return HttpConnection(
@@ -110,16 +113,58 @@ def session_over(
             session_id=session_id,
         )
 
+    return _session_beside(http, connect, inputs, receive, task_preference, task_ttl_s, clock)
+
+
+def session_over_stdio(
+    stdio: StdioSession,
+    *,
+    inputs: Inputs,
+    receive: ReceivePolicy | None,
+    task_preference: TaskPreference,
+    task_ttl_s: float,
+    clock: Clock,
+) -> Session:
+    """The session at a server whose process has turned out not to speak 2026-07-28. Nothing is sent yet.
+
+    Args:
+        stdio: Its process, limits and ``tell`` are used, and left as they are.
+        inputs: As for :func:`session_over`, and all others as well.
+        receive: As above.
+        task_preference: As above.
+        task_ttl_s: As above.
+        clock: As above.
+
+    Raises:
+        ValueError: ``task_preference`` or ``task_ttl_s`` makes no sense.
+    """
+    from .stdio_connection import StdioConnection
+
+    def connect(hear: Hear, session_id: str | None) -> Connection:
+        return StdioConnection(stdio.process, hear, stdio.limits.task_timeout_s)
+
+    return _session_beside(stdio, connect, inputs, receive, task_preference, task_ttl_s, clock)
+
+
+def _session_beside(
+    native: HttpSession | StdioSession,
+    connect: Callable[[Hear, str | None], Connection],
+    inputs: Inputs,
+    receive: ReceivePolicy | None,
+    task_preference: TaskPreference,
+    task_ttl_s: float,
+    clock: Clock,
+) -> Session:
     return CoreTasksSession(
         connect,
-        endpoint=http.endpoint,
-        limits=http.limits,
-        client_info=http.client_info,
+        endpoint=native.endpoint,
+        limits=native.limits,
+        client_info=native.client_info,
         inputs=inputs,
         receiver=Receiver(inputs, receive or ReceivePolicy(), clock),
         preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
         clock=clock,
-        tell=http.tell,
+        tell=native.tell,
     )
 
 

@@ -21,18 +21,30 @@ from typing import Final
 import anyio
 
 from ...aio.clock import Clock
-from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ...errors import ConnectionLostError, SessionError
 from ...policy import growing_delay
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, reply_fields
-from ...protocol.text import header_value, quote
+from ...protocol.text import header_value
 from ..http.body import drain
-from ..http.channel import HttpChannel, Message, ReadResponse, encode_json
+from ..http.channel import HttpChannel, Message, ReadResponse
 from ..http.headers import FIXED_HEADERS
 from ..http.transport import Response
+from ..json_text import encode_json
 from ..request_errors import CREDENTIAL_STATUSES
-from .connection import GET_STREAM, PING_S, SILENCE_S, Connection, Hear, OwnRequest, StreamCursor, is_answer
-from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
+from .connection import (
+    GET_STREAM,
+    PING_S,
+    SILENCE_S,
+    Connection,
+    Hear,
+    OwnRequest,
+    StreamCursor,
+    is_answer,
+    offer,
+    read_agreed_version,
+)
+from .shapes import CORE_TASKS_VERSION
 
 __all__ = ["HttpConnection"]
 
@@ -93,20 +105,8 @@ class HttpConnection(Connection):
         self._begun = session_id is not None
 
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
-        params: JSONObject = {
-            "protocolVersion": self._version,
-            "capabilities": capabilities,
-            "clientInfo": client_info,
-        }
-        result = await self.request(OwnRequest("initialize", params, self.context))
-        agreed = result.get("protocolVersion")
-        if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
-            raise RemoteProtocolError(
-                f"initialize was answered in version {quote(str(agreed))[:20]!r}, which the client has not "
-                "offered. Report it to the server's author.",
-                not_executed=True,
-            )
-        self._version, self._begun = agreed, True
+        result = await self.request(offer(capabilities, client_info, self.context))
+        self._version, self._begun = read_agreed_version(result), True
         initialized = OwnRequest("notifications/initialized", context=self.context)
         await self._tell(initialized, {"method": initialized.method})
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ...errors import CredentialRefusedError, RemoteProtocolError, SessionError
+from ...errors import ConnectionLostError, CredentialRefusedError, RemoteProtocolError, SessionError
 from ...protocol import JSONObject
 from ..shared import Shared
 from .connection import Connection, finish_soon
@@ -92,7 +92,8 @@ class McpSessions:
         try:
             await connection.initialize(self._capabilities, self._client_info)
         except SessionError as error:
-            if error.retryable or isinstance(error, CredentialRefusedError):
+            # None of these tells which version the server speaks.
+            if error.retryable or isinstance(error, CredentialRefusedError | ConnectionLostError):
                 raise
             raise RemoteProtocolError(
                 f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "

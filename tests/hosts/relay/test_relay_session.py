@@ -13,10 +13,10 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY
 
 from mcp_tasks_client.hosts.host_call import HostCall
-from mcp_tasks_client.hosts.relay import relay as relay_module
 from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
+from mcp_tasks_client.sessions import awaited as awaited_module
 from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 
 from ._relay import relayed_to
@@ -108,8 +108,8 @@ async def test_a_request_whose_caller_goes_away_is_taken_back() -> None:
 async def test_late_replies_to_requests_of_ours_do_not_reach_the_host_within_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert relay_module._MAX_GIVEN_UP == 1000
-    monkeypatch.setattr(relay_module, "_MAX_GIVEN_UP", 2)
+    assert awaited_module._MAX_GIVEN_UP == 1000
+    monkeypatch.setattr(awaited_module, "_MAX_GIVEN_UP", 2)
     async with relayed() as (session, server, host_reads):
         given_up: list[JSONObject] = []
         for _ in range(3):

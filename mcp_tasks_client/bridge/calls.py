@@ -1,0 +1,357 @@
+"""The calls that this process has in hand for one host: begun, joined by repetitions, let go.
+
+A call outlives the request of the host that has begun it. It is *in hand* from its beginning until its
+outcome was received, or is in the journal for a later request. An equal call joins it once nobody waits for
+it. So a model that repeats a call, after its host has given up, makes no second task.
+
+A call of a process that has died is joined by its record in the journal. A call of another living process is
+left to that process, whose host may wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp_types import CallToolResult
+
+import mcp_tasks_client as tasks
+
+from .host_request import HostRefusedError, HostRequest
+
+__all__ = ["Call", "Calls", "Prompt"]
+
+_LINGER_S: Final = 10.0
+"""Seconds for which a call goes on that its host has given up, and of which the server has made no task."""
+
+_MOST_KEPT: Final = 100
+"""Ended calls without a record in the journal that are kept for a later request, at most."""
+
+_MOST_LOOKED_AT: Final = 100
+"""The newest records that a call is compared with: a repetition comes soon."""
+
+_MOST_TAKEN_UP: Final = 1000
+"""Unfinished calls of earlier processes that are taken up at the start, at most."""
+
+
+@dataclass(eq=False, slots=True)
+class Prompt:
+    """A question that a host is to be asked."""
+
+    question_id: str
+    method: str
+    params: Any
+    answer: dict[str, Any] | None = None
+    """The result of the host, as it came."""
+
+
+class Call:
+    """One call in hand.
+
+    Attributes:
+        reference: The ID of its record.
+        handle: Of the call; ``None`` until the server has answered with a task or a result.
+        end: Its result, or the error in which it ended or parked; ``None`` while it goes on.
+        requests: Of the host, which wait for it.
+        is_promised: Whether the host was told that the work goes on.
+        prompts: The questions that the host is to be asked.
+        left: The questions that the host cannot be asked, by their IDs. Some may have an answer by now.
+        given: Answers that the host has brought by a repeated request, by the ID of the question.
+        progress: The latest progress that the server has told, and its total.
+        message: The latest message of the server about the progress.
+    """
+
+    def __init__(
+        self, reference: str, tool: str, digest: str | None, *, key: str | None = None, call_id: Any = None
+    ) -> None:
+        self.reference = reference
+        self.tool = tool
+        self.digest = digest
+        self.key = key
+        self.call_id = call_id
+        self.handle: tasks.TaskHandle | None = None
+        self.end: CallToolResult | Exception | None = None
+        self.requests: list[HostRequest] = []
+        self.is_promised = False
+        self.is_delivered = False
+        self.prompts: dict[str, Prompt] = {}
+        self.left: dict[str, tasks.Question] = {}
+        self.given: dict[str, dict[str, Any]] = {}
+        self.progress: tuple[float, float | None] | None = None
+        self.message: str | None = None
+        self.scope = anyio.CancelScope()
+        self._changed = anyio.Event()
+        self._given_up_at = -math.inf
+
+    @property
+    def status_message(self) -> str | None:
+        """The latest words of the server about the work."""
+        task = None if self.handle is None else self.handle.task
+        return self.message or (None if task is None else task.status_message)
+
+    @property
+    def has_record(self) -> bool:
+        """True if the journal has the call, so that later processes find it."""
+        return self.handle is not None and self.handle.task_id is not None
+
+    @property
+    def unanswered(self) -> list[Prompt]:
+        """The questions that the host is to be asked, and has not answered."""
+        return [one for one in self.prompts.values() if one.question_id not in self.given]
+
+    def is_equal(self, tool: str, digest: str) -> bool:
+        """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
+        return (tool, digest) == (self.tool, self.digest)
+
+    async def change(self) -> None:
+        """Wait until something about the call changes."""
+        await self._changed.wait()
+
+    def tell(self) -> None:
+        """Wake all that wait for a change."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def put(self, prompt: Prompt) -> dict[str, Any]:
+        """Have the host asked, as a part of a request that waits for the call, now or later.
+
+        Raises:
+            HostRefusedError: The host has answered with an error.
+        """
+        self.prompts[prompt.question_id] = prompt
+        self.tell()
+        try:
+            while True:
+                given = self.given.pop(prompt.question_id, None)
+                if given is not None:
+                    return given
+                asked = next((one for one in self.requests if not one.host.is_current), None)
+                if asked is None:
+                    await self.change()
+                    continue
+                try:
+                    return await asked.ask(prompt.method, prompt.params)
+                except HostRefusedError:
+                    if asked in self.requests:
+                        raise
+        finally:
+            del self.prompts[prompt.question_id]
+            self.tell()
+
+
+class Calls:
+    """The calls of one host.
+
+    Args:
+        client: Makes the calls.
+        inbox: Shows the records of the client's endpoint and principal.
+        application: Of the client. Records of others, or without one, are not this host's.
+        group: Runs the calls, for as long as the client is open.
+        is_new: Tells of which tools each call is a new one.
+    """
+
+    def __init__(
+        self,
+        client: tasks.TasksClient,
+        inbox: tasks.Inbox,
+        application: str,
+        group: TaskGroup,
+        is_new: Callable[[str], bool],
+    ) -> None:
+        self._client = client
+        self._inbox = inbox
+        self._application = application
+        self._group = group
+        self._is_new = is_new
+        self._in_hand: dict[str, Call] = {}
+        self._finding = anyio.Lock()
+
+    # ── finding ───────────────────────────────────────────────────────────────────────────────
+
+    async def find_or_begin(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any],
+        key: str | None,
+        call_id: Any,
+    ) -> tuple[Call, bool]:
+        """The call that a request of the host stands for, and whether it is an earlier one.
+
+        Args:
+            tool: Its name.
+            arguments: Its arguments.
+            meta: Entries for the ``_meta`` of the request.
+            key: An idempotency key of the host's.
+            call_id: The ID that the host itself gives to a call; ``None`` if it gives none.
+
+        Raises:
+            TasksClientError: The journal could not be read.
+            ValueError: The arguments have no JSON form.
+        """
+        digest = tasks.digest_arguments(arguments)
+        async with self._finding:
+            if key is None:
+                earlier = await self._find(tool, digest, call_id)
+            else:
+                under_key = (one for one in self._in_hand.values() if one.key == key)
+                earlier = next((one for one in under_key if one.is_equal(tool, digest)), None)
+            if earlier is not None:
+                return earlier, True
+            call = Call(secrets.token_hex(16), tool, digest, key=key, call_id=call_id)
+            begin = partial(
+                self._client.start_tool,
+                tool,
+                arguments,
+                idempotency_key=key,
+                # By this token the server's progress finds the call.
+                meta={**meta, "progressToken": call.reference},
+                record_id=call.reference,
+            )
+            self._take_in_hand(call, begin)
+            return call, False
+
+    async def _find(self, tool: str, digest: str, call_id: Any) -> Call | None:
+        for call in self._in_hand.values():
+            if call.key is not None:
+                continue
+            is_same = call_id is not None and call.call_id == call_id
+            is_free = not (call.requests or call.is_delivered or self._is_new(tool))
+            if call.is_equal(tool, digest) and (is_same or is_free):
+                return call
+        if self._is_new(tool):
+            return None
+        for record in reversed(await self.records(_MOST_LOOKED_AT)):
+            is_equal = (record.tool, record.arguments_digest) == (tool, digest)
+            is_in_hand = record.record_id in self._in_hand
+            if not is_equal or is_in_hand or record.idempotency_key is not None:
+                continue
+            if not await self._inbox.is_driven(record):
+                return self._attach(record)
+        return None
+
+    async def by_reference(self, reference: str) -> Call | None:
+        """The call of a reference; ``None`` if there is none for this host.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        async with self._finding:
+            call = self._in_hand.get(reference)
+            if call is not None:
+                return call
+            record = await self._inbox.record(reference)
+            is_ours = record is not None and record.application == self._application
+            return self._attach(record) if record is not None and is_ours else None
+
+    async def take_up(self) -> None:
+        """Go on with the unfinished calls of earlier processes.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        for record in await self.records(_MOST_TAKEN_UP):
+            async with self._finding:
+                is_here = record.finished or record.record_id in self._in_hand
+                if not is_here and not await self._inbox.is_driven(record):
+                    self._attach(record)
+
+    async def records(self, most: int) -> list[tasks.TaskRecord]:
+        """The newest calls of this host that are not over, or whose outcome nobody has received.
+
+        The oldest of them is first.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        found = await self._inbox.records(pending=True, limit=most)
+        return [one for one in found if one.application == self._application]
+
+    def of_record(self, record_id: str) -> Call | None:
+        """The call in hand of a record."""
+        return self._in_hand.get(record_id)
+
+    def _attach(self, record: tasks.TaskRecord) -> Call:
+        call = Call(record.record_id, record.tool or "", record.arguments_digest)
+        call.is_promised = True
+        self._take_in_hand(call, partial(self._client.attach, record))
+        return call
+
+    # ── the life of a call ────────────────────────────────────────────────────────────────────
+
+    def _take_in_hand(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
+        self._in_hand[call.reference] = call
+        self._group.start_soon(self._see_through, call, begin)
+
+    async def _see_through(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
+        with call.scope:
+            try:
+                call.handle = await begin()
+                if call.handle.reference["record_id"] != call.reference:
+                    # The key stands for an earlier call.
+                    del self._in_hand[call.reference]
+                    call.reference = call.handle.reference["record_id"]
+                    self._in_hand[call.reference] = call
+                call.tell()
+                call.end = await call.handle.peek()
+            except Exception as error:
+                call.end = error
+        if call.end is None:
+            call.end = tasks.TasksClientError("The host has given the call up.")
+        call.tell()
+        self._settle(call)
+
+    @contextmanager
+    def waiting(self, call: Call, request: HostRequest) -> Iterator[None]:
+        """Count a request of the host among those that wait for a call."""
+        call.requests.append(request)
+        call.tell()
+        try:
+            yield
+        finally:
+            call.requests.remove(request)
+            request.end()
+            if not call.requests:
+                self._settle(call)
+
+    def _settle(self, call: Call) -> None:
+        """See what becomes of a call for which nobody waits."""
+        if call.requests:
+            return
+        if call.end is None:
+            if not call.is_promised and call.handle is None:
+                call._given_up_at = anyio.current_time()
+                self._group.start_soon(self._linger, call, call._given_up_at)
+        elif call.is_delivered or call.has_record or isinstance(call.end, Exception):
+            # A later request finds it in the journal, if it was not received.
+            self._in_hand.pop(call.reference, None)
+        else:
+            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
+            for one in kept[:-_MOST_KEPT]:
+                self._in_hand.pop(one.reference, None)
+
+    async def _linger(self, call: Call, given_up_at: float) -> None:
+        """Cancel a call that made no task, unless somebody has joined it meanwhile."""
+        await anyio.sleep(_LINGER_S)
+        is_free = not (call.requests or call.is_promised) and call.handle is None
+        if is_free and call._given_up_at == given_up_at:
+            call.scope.cancel()
+
+    def deliver(self, call: Call) -> None:
+        """Note that the host has the end of a call."""
+        call.is_delivered = True
+        self._settle(call)
+        self._group.start_soon(self._acknowledge, call)
+
+    async def _acknowledge(self, call: Call) -> None:
+        if call.handle is not None and call.handle.done:
+            with suppress(tasks.TasksClientError):  # it comes once more
+                await call.handle.acknowledge(keep=True)

@@ -1,0 +1,325 @@
+"""The side of the bridge that a host sees: a server like any other, of any version, which knows no tasks.
+
+Each message goes through one middleware of the SDK's server. Calls of tools become calls of ours. Everything
+else passes to the server behind, and its result passes back as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from anyio.abc import TaskGroup
+from mcp.server import Server
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestId
+
+import mcp_tasks_client as tasks
+
+from . import words
+from .host_request import Host, HostRequest
+from .introduction import Introduction
+from .introspection import Context, Next, put_in_front
+from .service import Connect, Service
+from .serving import OWN_STATE, as_rpc_error, take_answers, text_result
+
+__all__ = ["Front"]
+
+_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+_OF_THE_PROTOCOL: Final = "io.modelcontextprotocol/"
+_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+_KEY: Final = "mcp-tasks-client/idempotency-key"
+
+_LISTS: Final = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+"""The member of the result that holds the list, by the method."""
+
+_CACHEABLE: Final = frozenset({*_LISTS, "resources/read", "server/discover"})
+"""Results that a host of 2026-07-28 may keep for a time which they name."""
+
+_LATEST_HANDSHAKE: Final = "2025-11-25"
+"""The latest version that begins by ``initialize``."""
+
+_BY_THE_SDK: Final = frozenset({"ping", "subscriptions/listen"})
+
+
+class Front:
+    """Serves connections of hosts.
+
+    Args:
+        connect: Makes the client for one host.
+        introduction: Of the server.
+        group: Runs what outlives a request.
+        application: The name for all hosts; ``None`` names each host's calls by the host.
+        asks_host: Whether questions are put to the host.
+        is_new: Tells of which tools each call is a new one.
+        answer_within: Seconds by the name of a host; 0 is never.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+        when_sent: Calls a function once the reply to a request was written.
+
+    Attributes:
+        server: The SDK's server.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        introduction: Introduction,
+        group: TaskGroup,
+        *,
+        application: str | None,
+        asks_host: bool,
+        is_new: Callable[[str], bool],
+        answer_within: Callable[[str], float],
+        line_for: Callable[[str], str],
+        when_sent: Callable[[RequestId | None, Callable[[], None]], None],
+    ) -> None:
+        self._connect = connect
+        self._introduction = introduction
+        self._group = group
+        self._application = application
+        self._asks_host = asks_host
+        self._is_new = is_new
+        self._answer_within = answer_within
+        self._line_for = line_for
+        self._when_sent = when_sent
+        self._services: dict[str, Service] = {}
+        self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus)
+        self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._listen)
+        put_in_front(self.server, self._take)
+
+    async def aclose(self) -> None:
+        """Let go of all calls."""
+        self._listen.close()
+        for service in self._services.values():
+            await service.aclose()
+
+    # ── messages of hosts ─────────────────────────────────────────────────────────────────────
+
+    async def _take(self, context: Context, go_on: Next) -> Any:
+        method, host = context.method, _host_of(context)
+        if context.request_id is None:
+            if method == "notifications/initialized":
+                self._service_of(host).listen(context)
+            return await go_on(context)
+        if method in _BY_THE_SDK:
+            return await go_on(context)
+        try:
+            result = await self._answer(method, host, context, go_on)
+        except MCPError:
+            raise
+        except Exception as error:
+            raise as_rpc_error(error) from error
+        return self._finish(method, host, result)
+
+    async def _answer(self, method: str, host: Host, context: Context, go_on: Next) -> dict[str, Any]:
+        service, params = self._service_of(host), _passed(context.params)
+        match method:
+            case "initialize" | "server/discover":
+                standard = await go_on(context)
+                await self._introduce(service)
+                return self._introduced(standard)
+            case "tools/call":
+                return await self._call(service, host, context)
+            case "tools/list":
+                return await self._list_tools(service, params)
+            case "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe":
+                return await self._ask(service, method, params, otherwise={})
+            case _ if method.startswith("tasks/"):
+                raise MCPError(code=METHOD_NOT_FOUND, message="Method not found", data=method)
+            case _ if method in _LISTS:
+                return await self._ask(service, method, params, otherwise={_LISTS[method]: []})
+            case _:
+                return await service.ask(method, params)
+
+    async def _ask(
+        self, service: Service, method: str, params: dict[str, Any], otherwise: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The server's result, or another one if the server does not know the method."""
+        try:
+            return await service.ask(method, params)
+        except tasks.SessionError as error:
+            if error.code != METHOD_NOT_FOUND:
+                raise
+            return otherwise
+
+    # ── introductions ─────────────────────────────────────────────────────────────────────────
+
+    async def _introduce(self, service: Service) -> None:
+        ask = partial(service.ask, "server/discover", {})
+        await self._introduction.learn(ask)
+        self._group.start_soon(self._refresh, service)
+
+    async def _refresh(self, service: Service) -> None:
+        if await self._introduction.refresh(partial(service.ask, "server/discover", {})):
+            for kind in ("tools", "prompts", "resources"):
+                service.tell(f"notifications/{kind}/list_changed", {})
+
+    def _introduced(self, standard: Mapping[str, Any]) -> dict[str, Any]:
+        said = self._introduction
+        result = {**standard, "capabilities": said.capabilities}
+        result.pop("instructions", None)
+        if said.instructions is not None:
+            result["instructions"] = said.instructions
+        if "serverInfo" in result:
+            result["serverInfo"] = said.server_info
+        result.pop("_meta", None)
+        return result
+
+    # ── tools ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _list_tools(self, service: Service, params: dict[str, Any]) -> dict[str, Any]:
+        answers_early = service.answer_within_s > 0
+        page = await self._ask(service, "tools/list", params, otherwise={"tools": []})
+        listed = page.get("tools")
+        shown = [_plain(one, answers_early) for one in listed] if isinstance(listed, list) else []
+        if answers_early and page.get("nextCursor") is None:
+            shown += (await service.tools()).listed()
+        return {**page, "tools": shown}
+
+    async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
+        request = HostRequest(context, host, partial(self._when_sent, context.request_id))
+        tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
+        if not isinstance(tool, str) or not isinstance(arguments, dict):
+            raise MCPError(
+                code=INVALID_PARAMS, message="tools/call needs a name, and arguments are an object"
+            )
+        opened, serving = await service.opened(), await service.serving()
+        if service.answer_within_s > 0 and "task_" in tool:
+            own = await service.tools()
+            if own.has(tool):
+                return await own.call(tool, arguments, request, serving)
+        state = request.params.get("requestState")
+        if isinstance(state, str) and state.startswith(OWN_STATE):
+            reference = state.removeprefix(OWN_STATE)
+            call = await opened.calls.by_reference(reference)
+            if call is None:
+                return text_result(words.no_such_call(reference, "task_list"), is_error=True)
+            answers = request.params.get("inputResponses")
+            take_answers(call, answers if isinstance(answers, dict) else {})
+            return await serving.wait(call, request)
+        key = request.meta.get(_KEY)
+        call, is_earlier = await opened.calls.find_or_begin(
+            tool,
+            arguments,
+            meta=_passed(request.params).get("_meta", {}),
+            key=key if isinstance(key, str) and key else None,
+            call_id=request.meta.get("callId"),
+        )
+        return await serving.wait(call, request, is_earlier=is_earlier)
+
+    # ── both ──────────────────────────────────────────────────────────────────────────────────
+
+    def _service_of(self, host: Host) -> Service:
+        name = self._application or host.name
+        service = self._services.get(name)
+        if service is None:
+            service = self._services[name] = Service(
+                host,
+                name,
+                self._connect,
+                self._group,
+                asks_host=self._asks_host,
+                is_new=self._is_new,
+                answer_within_s=self._answer_within(host.name),
+                line_for=self._line_for,
+                publish=self._publish,
+            )
+        return service
+
+    def _publish(self, method: str, params: dict[str, Any]) -> None:
+        event: Any
+        match method:
+            case "notifications/tools/list_changed":
+                event = ToolsListChanged()
+            case "notifications/prompts/list_changed":
+                event = PromptsListChanged()
+            case "notifications/resources/list_changed":
+                event = ResourcesListChanged()
+            case "notifications/resources/updated" if isinstance(params.get("uri"), str):
+                event = ResourceUpdated(uri=params["uri"])
+            case _:
+                return
+        self._group.start_soon(self._bus.publish, event)
+
+    def _finish(self, method: str, host: Host, result: dict[str, Any]) -> dict[str, Any]:
+        """A result in the envelope of the host's version."""
+        if not host.is_current:
+            return {name: value for name, value in result.items() if name != "resultType"}
+        cached = {"ttlMs": 0, "cacheScope": "private"} if method in _CACHEABLE else {}
+        meta = result.get("_meta")
+        return {
+            "resultType": "complete",
+            **cached,
+            **result,
+            "_meta": {
+                _SERVER_INFO: self._introduction.server_info,
+                **(meta if isinstance(meta, dict) else {}),
+            },
+        }
+
+
+def _host_of(context: Context) -> Host:
+    """The host of a message, by its handshake or by the message itself."""
+    introduced = context.session.client_params
+    capabilities = context.session.client_capabilities
+    if context.method == "initialize":
+        params = context.params or {}
+        info, declared = params.get("clientInfo"), params.get("capabilities")
+        info = info if isinstance(info, dict) else {}
+        return Host(
+            name=str(info.get("name") or "unknown"),
+            version=str(info.get("version") or ""),
+            capabilities=declared if isinstance(declared, dict) else {},
+            protocol_version=min(str(params.get("protocolVersion")), _LATEST_HANDSHAKE),
+        )
+    return Host(
+        name=introduced.client_info.name if introduced is not None else "unknown",
+        version=introduced.client_info.version if introduced is not None else "",
+        capabilities={}
+        if capabilities is None
+        else capabilities.model_dump(mode="json", by_alias=True, exclude_none=True),
+        protocol_version=context.protocol_version,
+    )
+
+
+def _passed(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The params for the server behind, without the words of the host about itself."""
+    passed = dict(params or {})
+    meta = passed.pop("_meta", None)
+    if isinstance(meta, Mapping):
+        kept = {
+            name: value
+            for name, value in meta.items()
+            if name == _LOG_LEVEL or not (name.startswith(_OF_THE_PROTOCOL) or name == "progressToken")
+        }
+        if kept:
+            passed["_meta"] = kept
+    return passed
+
+
+def _plain(tool: Any, answers_early: bool) -> Any:
+    """A tool as an ordinary one. An answer in between fits no output schema, and hosts check that."""
+    if not isinstance(tool, dict):
+        return tool
+    shown = {name: value for name, value in tool.items() if not (answers_early and name == "outputSchema")}
+    if isinstance(shown.get("execution"), dict):
+        execution = {name: value for name, value in shown["execution"].items() if name != "taskSupport"}
+        shown["execution"] = execution
+        if not execution:
+            del shown["execution"]
+    return shown

@@ -1,0 +1,163 @@
+"""One request of a host: whose it is, and the ways back to the host while it is being served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import (
+    CreateMessageRequest,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ListRootsRequest,
+    ProgressNotification,
+    ProgressNotificationParams,
+)
+from pydantic import BaseModel, TypeAdapter
+
+from .introspection import Context
+
+__all__ = ["Host", "HostRefusedError", "HostRequest"]
+
+_RAW: Final = TypeAdapter(dict[str, Any])
+_CURRENT: Final = "2026-07-28"
+"""From this version on, a server asks a host by the reply to the host's own request."""
+
+_CAPABILITY_OF: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""The capability that a host declares, by the method with which it is asked."""
+
+
+class HostRefusedError(Exception):
+    """The host has answered a question with an error, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host as it has introduced itself."""
+
+    name: str
+    version: str
+    capabilities: Mapping[str, Any] = field(repr=False)
+    protocol_version: str
+
+    @property
+    def is_current(self) -> bool:
+        """True at 2026-07-28 and later."""
+        return self.protocol_version >= _CURRENT
+
+    def can_be_asked(self, method: str, params: Any) -> bool:
+        """True if a host that declares these capabilities, at this version, understands the question."""
+        declared = self.capabilities.get(_CAPABILITY_OF[method])
+        if declared is None:
+            return False
+        match params:
+            case ElicitRequestURLParams():
+                return "url" in declared
+            case ElicitRequestFormParams(requested_schema=schema) if not self.is_current:
+                return _is_expressible(schema, self.protocol_version)
+            case _:
+                return True
+
+
+def _is_expressible(schema: Any, version: str) -> bool:
+    """True if a form has only fields that a version of the protocol has.
+
+    2025-06-18 has texts, numbers, booleans and one choice of several texts. 2025-11-25 adds titled choices
+    and several choices. Source: the schemas of these versions, ``PrimitiveSchemaDefinition``.
+    """
+    fields = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(fields, Mapping):
+        return False
+    for one in fields.values():
+        if not isinstance(one, Mapping):
+            return False
+        kind = one.get("type")
+        is_several = kind == "array" and version >= "2025-11-25"
+        if not (kind in ("string", "number", "integer", "boolean") or is_several):
+            return False
+        if "oneOf" in one and version < "2025-11-25":
+            return False
+    return True
+
+
+class HostRequest:
+    """A request that is being served.
+
+    Attributes:
+        host: Whose it is.
+    """
+
+    def __init__(self, context: Context, host: Host, when_sent: Callable[[Callable[[], None]], None]) -> None:
+        self.host = host
+        self.params: Mapping[str, Any] = context.params or {}
+        self.meta: Mapping[str, Any] = self.params.get("_meta") or {}
+        self.when_sent = when_sent
+        self._context = context
+        self._asking: set[anyio.CancelScope] = set()
+        self._has_ended = False
+
+    @property
+    def token(self) -> str | int | None:
+        """The progress token of the host; ``None`` if it wants no progress."""
+        token = self.meta.get("progressToken")
+        return token if isinstance(token, str | int) else None
+
+    async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send a progress notification, if the host wants any."""
+        if self.token is None:
+            return
+        params = ProgressNotificationParams(
+            progress_token=self.token, progress=progress, total=total, message=message
+        )
+        await self._context.session.send_notification(
+            ProgressNotification(params=params), related_request_id=self._context.request_id
+        )
+
+    async def ask(self, method: str, params: Any) -> dict[str, Any]:
+        """Ask the host, as a part of this request. Below 2026-07-28 only.
+
+        Raises:
+            HostRefusedError: It has answered with an error. Or the request has ended.
+        """
+        request: Any
+        match method:
+            case "elicitation/create":
+                request = ElicitRequest(params=params)
+            case "sampling/createMessage":
+                request = CreateMessageRequest(params=params)
+            case _:
+                request = ListRootsRequest()
+        with anyio.CancelScope() as scope:
+            self._asking.add(scope)
+            try:
+                if not self._has_ended:
+                    raw = await self._context.session.send_request(
+                        request,
+                        _Raw,
+                        metadata=ServerMessageMetadata(related_request_id=self._context.request_id),
+                    )
+                    return raw.model_dump()
+            except (MCPError, ValueError) as error:
+                raise HostRefusedError(str(error)) from error
+            finally:
+                self._asking.discard(scope)
+        raise HostRefusedError("the request of the host has ended")
+
+    def end(self) -> None:
+        """Note that the request was answered or given up. The host is asked nothing more as a part of it."""
+        self._has_ended = True
+        for scope in self._asking:
+            scope.cancel()
+
+
+class _Raw(BaseModel, extra="allow"):
+    """A result of the host as it came."""

@@ -1,0 +1,104 @@
+"""Questions of the server, put to the host as a part of the request that waits for their call.
+
+A host that declares no such capability, or whose version has no such form, is not asked. Its question stays
+open for a person who answers it elsewhere. No question reaches a model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from mcp_types import (
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestFormParams,
+    ElicitResult,
+    ListRootsResult,
+)
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.forms import read_form
+
+from .calls import Calls, Prompt
+from .host_request import Host, HostRefusedError
+
+__all__ = ["Asker"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_MOST_ATTEMPTS: Final = 3
+"""Times that a host is asked one question whose answers do not fit."""
+
+_ELICITED: Final[TypeAdapter[Any]] = TypeAdapter(ElicitResult)
+_SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(CreateMessageResult | CreateMessageResultWithTools)
+_ROOTS: Final[TypeAdapter[Any]] = TypeAdapter(ListRootsResult)
+
+
+class Asker:
+    """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
+
+    Attributes:
+        calls: Of the host; set once the client is open.
+    """
+
+    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
+        self._host = host
+        self._line_for = line_for
+        self.calls: Calls | None = None
+
+    async def elicit(self, context: tasks.InputContext, params: Any) -> Any:
+        """Ask for a form, or for a visit to a URL."""
+        return await self._ask(context, "elicitation/create", params, _ELICITED)
+
+    async def sample(self, context: tasks.InputContext, params: Any) -> Any:
+        """Ask for a message of a model of the host's."""
+        return await self._ask(context, "sampling/createMessage", params, _SAMPLED)
+
+    async def list_roots(self, context: tasks.InputContext) -> Any:
+        """Ask for the roots."""
+        return await self._ask(context, "roots/list", None, _ROOTS)
+
+    async def _ask(
+        self, context: tasks.InputContext, method: str, params: Any, kind: TypeAdapter[Any]
+    ) -> Any:
+        reference, question = context.reference, context.question
+        if self.calls is None or reference is None or question is None:
+            return None
+        call = self.calls.of_record(reference["record_id"])
+        if call is None:
+            return None
+        if self._host.can_be_asked(method, params):
+            prompt = Prompt(question.question_id, method, params)
+            for _ in range(_MOST_ATTEMPTS):
+                try:
+                    result = kind.validate_python(await call.put(prompt))
+                    _check(result, params)
+                    return result
+                except HostRefusedError:
+                    break
+                except (ValidationError, tasks.FormError):
+                    continue
+        call.left[question.question_id] = question
+        logger.warning(
+            "A question of %s waits for a person, whom the host cannot ask: %s",
+            one_line(call.tool, 100),
+            self._line_for(question.question_id),
+        )
+        call.tell()
+        return None
+
+
+def _check(result: BaseModel, params: Any) -> None:
+    """See that an accepted form fits.
+
+    Raises:
+        FormError: It does not.
+    """
+    if not (isinstance(params, ElicitRequestFormParams) and isinstance(result, ElicitResult)):
+        return
+    if result.action == "accept":
+        read_form(params).check(dict(result.content or {}))

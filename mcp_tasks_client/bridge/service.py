@@ -1,0 +1,214 @@
+"""The server for one host: a client whose calls are the host's, opened when they are first needed."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp_types import Notification
+
+import mcp_tasks_client as tasks
+
+from .calls import Calls
+from .host_request import Host
+from .introspection import Context
+from .questions import Asker
+from .serving import Serving
+from .task_tools import TaskTools, choose_prefix
+
+__all__ = ["Connect", "Opened", "Service"]
+
+logger = logging.getLogger("mcp_tasks_client.bridge")
+
+_MOST_PAGES: Final = 100
+_MOST_LISTENERS: Final = 64
+"""Connections of the host that hear of notifications, at most."""
+
+_LIST_CHANGED: Final = "notifications/tools/list_changed"
+
+
+class Connect(Protocol):
+    """Makes the client for one host."""
+
+    def __call__(
+        self,
+        application: str,
+        *,
+        elicitation: Any,
+        sampling: Any,
+        roots: Any,
+        on_notification: Callable[[str, dict[str, Any]], None],
+    ) -> tuple[tasks.TasksClient, tasks.Inbox]:
+        """A client that is not open yet, and an inbox that shows its calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A service whose client is open."""
+
+    client: tasks.TasksClient
+    inbox: tasks.Inbox
+    calls: Calls
+
+
+class Service:
+    """One host at the server.
+
+    Args:
+        host: As it has introduced itself first.
+        application: The name under which its calls are in the journal.
+        connect: Makes the client.
+        group: Runs the calls.
+        asks_host: Whether questions are put to the host.
+        is_new: Tells of which tools each call is a new one.
+        answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+        publish: Told of each notification of the server that concerns no call.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        application: str,
+        connect: Connect,
+        group: TaskGroup,
+        *,
+        asks_host: bool,
+        is_new: Callable[[str], bool],
+        answer_within_s: float,
+        line_for: Callable[[str], str],
+        publish: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.answer_within_s = answer_within_s
+        self._line_for = line_for
+        self._application = application
+        self._asker = Asker(host, line_for)
+        declared = host.capabilities
+        self._connect = partial(
+            connect,
+            application,
+            elicitation=self._asker.elicit if asks_host else "later",
+            sampling=self._asker.sample if asks_host and "sampling" in declared else None,
+            roots=self._asker.list_roots if asks_host and "roots" in declared else None,
+            on_notification=self._hear,
+        )
+        self._group = group
+        self._is_new = is_new
+        self._publish = publish
+        self._stack = AsyncExitStack()
+        self._opening = anyio.Lock()
+        self._opened: Opened | None = None
+        self._prefix: str | None = None
+        self._listeners: deque[Context] = deque(maxlen=_MOST_LISTENERS)
+
+    async def opened(self) -> Opened:
+        """The open client. The first request opens it, and has unfinished calls of earlier processes go on.
+
+        Raises:
+            TasksClientError: The journal cannot be used. The next request tries again.
+            ValueError: The server or the journal cannot be named so.
+        """
+        async with self._opening:
+            if self._opened is None:
+                client, inbox = self._connect()
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(client)
+                    await stack.enter_async_context(inbox)
+                    calls = Calls(client, inbox, self._application, self._group, self._is_new)
+                    await calls.take_up()
+                    self._stack = stack.pop_all()
+                self._asker.calls = calls
+                self._opened = Opened(client, inbox, calls)
+            return self._opened
+
+    async def aclose(self) -> None:
+        """Let go of the calls, which others can go on with, and close."""
+        await self._stack.aclose()
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The server's result of a request that concerns no call, as it came.
+
+        Raises:
+            TasksClientError: There is none.
+        """
+        return await (await self.opened()).client.request(method, params)
+
+    async def tools(self) -> TaskTools:
+        """The tools of the bridge, by names that the server does not use.
+
+        Raises:
+            TasksClientError: The server could not be asked for its tools, or the journal not be opened.
+        """
+        opened = await self.opened()
+        if self._prefix is None:
+            self._prefix = choose_prefix(await self._names())
+        return TaskTools(opened.inbox, opened.calls, self._prefix)
+
+    async def serving(self) -> Serving:
+        """Has requests wait.
+
+        Raises:
+            TasksClientError: The journal could not be opened.
+        """
+        opened = await self.opened()
+        return Serving(opened.calls, self.answer_within_s, f"{self._prefix or ''}task_result", self._line_for)
+
+    async def _names(self) -> set[str]:
+        names: set[str] = set()
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            try:
+                page = await self.ask("tools/list", {} if cursor is None else {"cursor": cursor})
+            except tasks.SessionError as error:
+                if error.code == METHOD_NOT_FOUND:
+                    return names
+                raise
+            names |= {str(one.get("name")) for one in page.get("tools") or () if isinstance(one, dict)}
+            before, cursor = cursor, page.get("nextCursor")
+            if cursor is None or cursor == before:
+                break
+        return names
+
+    # ── what the server tells ─────────────────────────────────────────────────────────────────
+
+    def listen(self, context: Context) -> None:
+        """Have a connection of the host told of the server's notifications."""
+        self._listeners.append(context)
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/progress":
+            token = params.get("progressToken")
+            opened = self._opened
+            call = None if opened is None or not isinstance(token, str) else opened.calls.of_record(token)
+            progress, total, message = (params.get(name) for name in ("progress", "total", "message"))
+            if call is not None and isinstance(progress, int | float):
+                call.progress = progress, total if isinstance(total, int | float) else None
+                call.message = message if isinstance(message, str) else None
+                call.tell()
+            return
+        if method == _LIST_CHANGED:
+            self._prefix = None
+        self.tell(method, params)
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        """Tell the host of something that concerns no request."""
+        self._publish(method, params)
+        for context in self._listeners:
+            self._group.start_soon(_send, context, method, params)
+
+
+async def _send(context: Context, method: str, params: dict[str, Any]) -> None:
+    with suppress(Exception):  # the connection may be gone, and nobody is owed a notification
+        await context.session.send_notification(
+            Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
+        )
+
+
+METHOD_NOT_FOUND: Final = -32601

@@ -1,0 +1,182 @@
+"""A request of a host that waits for a call: kept patient, and answered in time.
+
+A host gives up a call after a time of its own. Many hosts begin that time anew with each progress
+notification, so one goes out every few seconds. For the others the bridge answers before the time is over:
+the work goes on, and a later request has its result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
+
+from . import words
+from .calls import Call, Calls, Prompt
+from .host_request import HostRequest
+
+__all__ = ["OWN_STATE", "Serving", "as_rpc_error", "text_result"]
+
+OWN_STATE: Final = "mcp-tasks-bridge:"
+"""Begins the ``requestState`` of a question that is put to a host; the reference of the call follows."""
+
+_BEAT_S: Final = 3.0
+"""Seconds between progress notifications."""
+
+_STEP: Final = 1e-6
+"""By which the progress of a server is raised each time that it is told again: it has to grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Has requests of one host wait for calls.
+
+    Attributes:
+        calls: Of the host.
+        answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
+        result_tool: The name of the tool that waits for a call of which the host has the reference.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+    """
+
+    calls: Calls
+    answer_within_s: float
+    result_tool: str
+    line_for: Callable[[str], str]
+
+    async def wait(
+        self, call: Call, request: HostRequest, *, within_s: float | None = None, is_earlier: bool = False
+    ) -> dict[str, Any]:
+        """The result of a call for the host, or the answer in between.
+
+        Args:
+            call: In hand.
+            request: Of the host.
+            within_s: Seconds in place of ``answer_within_s``, if they are fewer.
+            is_earlier: Whether the call was there before the request, which the answer then says.
+
+        Raises:
+            MCPError: The call has ended in an error.
+        """
+        limits = [one for one in (self.answer_within_s or math.inf, within_s) if one is not None]
+        with self.calls.waiting(call, request):
+            with anyio.move_on_after(min(limits)):
+                async with self._beating(call, request):
+                    while call.end is None:
+                        asked = call.unanswered if request.host.is_current else []
+                        if asked:
+                            call.is_promised = True
+                            return _input_required(call, asked)
+                        if call.left and self.answer_within_s:
+                            break  # nobody here can answer: the model is told at once
+                        await call.change()
+            if call.end is None:
+                call.is_promised = True
+                return self._answer_in_between(call)
+            request.when_sent(lambda: self.calls.deliver(call))
+            if isinstance(call.end, Exception):
+                raise as_rpc_error(call.end)
+            result = call.end.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            return _with_note(result, words.joined(call.tool)) if is_earlier else result
+
+    def _answer_in_between(self, call: Call) -> dict[str, Any]:
+        return text_result(
+            words.interim(
+                call.tool,
+                call.reference,
+                self.result_tool,
+                call.status_message,
+                [self.line_for(one) for one in call.left],
+                is_known=call.has_record,
+            )
+        )
+
+    @asynccontextmanager
+    async def _beating(self, call: Call, request: HostRequest) -> AsyncIterator[None]:
+        """Have the host told every few seconds that the work goes on."""
+        if request.token is None:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat, call, request)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _beat(self, call: Call, request: HostRequest) -> None:
+        began, told, steps = anyio.current_time(), None, 0
+        while True:
+            with anyio.move_on_after(_BEAT_S):
+                while call.progress == told:
+                    await call.change()
+            message = call.status_message
+            if call.left:
+                message = "A person has to answer: " + self.line_for(next(iter(call.left)))
+            shown = None if not message else one_line(message)
+            if call.progress is None:
+                await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
+                continue
+            steps = 0 if call.progress != told else steps + 1
+            told = call.progress
+            await request.tell_progress(told[0] + steps * _STEP, told[1], shown)
+
+
+def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
+    """A result of one text."""
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def as_rpc_error(error: Exception) -> MCPError:
+    """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next."""
+    match error:
+        case tasks.TaskFailedError(code=int() as code, message=message, data=data):
+            return MCPError(code=code, message=message, data=data)
+        case tasks.SessionError(code=int() as code, remote_message=message, data=data):
+            return MCPError(code=code, message=message or str(error), data=data)
+        case tasks.TasksClientError():
+            return MCPError(code=INTERNAL_ERROR, message=words.describe_error(error))
+        case ValueError():
+            return MCPError(code=INTERNAL_ERROR, message=str(error))
+        case _:
+            return MCPError(code=INTERNAL_ERROR, message=f"mcp-tasks bridge failed: {type(error).__name__}")
+
+
+def _with_note(result: dict[str, Any], note: str) -> dict[str, Any]:
+    """A result with a text behind its content. Structured content stays as it is."""
+    content = result.get("content")
+    if not isinstance(content, list):
+        return result
+    return {**result, "content": [*content, {"type": "text", "text": note}]}
+
+
+def _input_required(call: Call, asked: list[Prompt]) -> dict[str, Any]:
+    requests = {}
+    for one in asked:
+        params = (
+            None
+            if one.params is None
+            else one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        )
+        requests[one.question_id] = {"method": one.method, **({} if params is None else {"params": params})}
+    return {
+        "resultType": "input_required",
+        "inputRequests": requests,
+        "requestState": OWN_STATE + call.reference,
+    }
+
+
+def take_answers(call: Call, answers: Mapping[str, Any]) -> None:
+    """Give a call the answers of a host that has repeated its request with them."""
+    for question_id, answer in answers.items():
+        if isinstance(answer, dict):
+            call.given[question_id] = answer
+    call.tell()

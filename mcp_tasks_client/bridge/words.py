@@ -1,0 +1,92 @@
+"""Texts of the bridge for models and persons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line
+
+__all__ = ["describe_error", "interim", "joined", "listed", "no_such_call"]
+
+
+def interim(
+    tool: str,
+    reference: str,
+    result_tool: str,
+    status: str | None,
+    answer_lines: Sequence[str],
+    *,
+    is_known: bool,
+) -> str:
+    """The text that a model gets in place of a result, while the work goes on.
+
+    Args:
+        tool: The name of the tool.
+        reference: Of the call.
+        result_tool: The name of the tool that waits for the result.
+        status: The latest words of the server; ``None`` if there are none.
+        answer_lines: The lines by which a person answers its open questions in a terminal.
+        is_known: The server has made a task, so that later bridges know the reference.
+    """
+    shown = "" if not status else f" Its latest status: {one_line(status)}"
+    told = [
+        f"The call of {one_line(tool, 100)} is still running.{shown}",
+        f'Do not call the tool again. Call {result_tool} with reference "{reference}" to wait for the '
+        "result.",
+    ]
+    if not is_known:
+        told.append(
+            "The server has made no task of it yet: if this connection ends first, the result is lost."
+        )
+    told += [
+        "The server asks a question that is meant for a person, and nobody was asked yet. Do not answer it "
+        f"yourself. Tell the user: in a terminal, `{line}` answers it."
+        for line in answer_lines
+    ]
+    return "\n".join(told)
+
+
+def joined(tool: str) -> str:
+    """The note behind the result of a call that was there before the request."""
+    return (
+        f"This is the result of the earlier, equal call of {one_line(tool, 100)}. The tool was not called a "
+        "second time."
+    )
+
+
+def no_such_call(reference: str, list_tool: str) -> str:
+    """The text for a reference that names no call."""
+    return (
+        f'There is no call with reference "{one_line(reference, 60)}": its result was received before, or '
+        f"its bridge ended before the server had made a task of it. {list_tool} lists the calls."
+    )
+
+
+def listed(records: Sequence[tuple[tasks.TaskRecord, Sequence[str]]]) -> str:
+    """The calls of a host, each with the lines that answer its questions, for a model."""
+    if not records:
+        return "No call is running, and no result is waiting."
+    lines = []
+    for record, answer_lines in records:
+        state = "ended, its result is waiting" if record.finished else one_line(record.status, 40)
+        said = record.task.status_message if record.task is not None and not record.finished else None
+        told = f" ({one_line(said, 200, task_id=record.task_id)})" if said else ""
+        lines.append(f'reference "{record.record_id}": {one_line(record.tool or "?", 100)}: {state}{told}')
+        lines += [f"  a person has to answer: {one}" for one in answer_lines]
+    return "\n".join(lines)
+
+
+def describe_error(error: tasks.TasksClientError) -> str:
+    """The message of an error, for a model and a log."""
+    if isinstance(error, tasks.OutcomeUnknownError) or _may_have_run(error):
+        return (
+            f"{error} It is not known whether the tool has run. Do not call it again on your own: ask the "
+            "user, or look at the effects first."
+        )
+    return str(error)
+
+
+def _may_have_run(error: tasks.TasksClientError) -> bool:
+    lost = isinstance(error, tasks.SessionError) and error.code is None and not error.not_executed
+    return lost and (error.handle is None or error.handle.reference["task_id"] is None)

@@ -1,0 +1,159 @@
+"""``mcp-tasks bridge``: a server for a host that knows nothing of tasks, in front of one that makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import sys
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+import mcp_tasks_client as tasks
+
+from .exits import CommandError, Exit
+from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
+from .output import Output
+from .running import run
+from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, read_server
+
+__all__ = ["bridge"]
+
+_LEAVE_S: Final = 1.0
+"""Seconds for letting go of the calls. The journal has them: a process that ends at once loses nothing."""
+
+
+class Asked(StrEnum):
+    """The persons that questions go to."""
+
+    HOST = "host"
+    INBOX = "inbox"
+
+
+def bridge(
+    server: ServerArgument,
+    answer_within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Answer a call that takes longer, with a reference to its result. 0 is never. Without it, "
+            "by the host.",
+            show_default=False,
+        ),
+    ] = None,
+    questions: Annotated[
+        Asked,
+        typer.Option(
+            help="`host` asks by the host, where it can; `inbox` leaves questions to `mcp-tasks answer`."
+        ),
+    ] = Asked.HOST,
+    repeat_new: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repeat-new",
+            metavar="TOOL",
+            help="A tool, or a pattern such as 'send_*', that runs again each time that it is called.",
+        ),
+    ] = None,
+    application: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The name of the calls in the journal. Without it, that of the host."
+        ),
+    ] = None,
+    log_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the log goes. Without it, to stderr.")
+    ] = None,
+    header: HeaderOption = None,
+    bearer_env: BearerOption = None,
+    header_env: HeaderEnvOption = None,
+    journal: JournalOption = None,
+    schema: SchemaOption = None,
+    keys: KeysOption = None,
+    principal: PrincipalOption = None,
+) -> None:
+    """Give a host that knows nothing of tasks a server of its own, whose calls outlive the host.
+
+    The line is the command of the host's MCP entry. The host speaks to it over stdin and stdout.
+
+    A server that is a command stands behind the rest: mcp-tasks bridge -- COMMAND [ARG].
+    """
+    where, output = Where(journal, schema, keys, principal or _user_name()), Output()
+
+    async def main() -> Exit | None:
+        try:
+            from mcp_tasks_client.bridge import serve_streams
+            from mcp_tasks_client.bridge.stdio import open_stdio
+        except ImportError:
+            raise CommandError(
+                Exit.USAGE, "mcp-tasks bridge needs mcp, of the extra [bridge]: pip install mcp"
+            ) from None
+        target = read_server(server, header, bearer_env, header_env)
+        endpoint = target.make_client(where).endpoint  # options that make no sense are told now
+
+        def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
+            client = target.make_client(where, application=application, output_schema="off", **callbacks)
+            inbox = tasks.Inbox(
+                where.name_journal(),
+                endpoint=client.endpoint,
+                principal=where.principal,
+                application=application,
+            )
+            return client, inbox
+
+        logging.getLogger("mcp_tasks_client").setLevel(logging.INFO)
+        async with open_stdio() as (read, write):
+            serve = asyncio.ensure_future(
+                serve_streams(
+                    connect,
+                    endpoint,
+                    read,
+                    write,
+                    application=application,
+                    answer_within_s=answer_within,
+                    questions=questions.value,
+                    new_for=repeat_new or (),
+                    memory=_memory(where),
+                    line_for=partial(where.line, "answer"),
+                )
+            )
+            try:
+                await asyncio.shield(serve)
+            finally:
+                serve.cancel()
+                await asyncio.wait([serve], timeout=_LEAVE_S)
+        return None
+
+    _log_to(log_file)
+    run(main, output, where)
+
+
+def _user_name() -> str:
+    """The user on whose behalf the host calls, so that users of one database have calls of their own."""
+    with suppress(Exception):  # a container may know no name of its user
+        return getpass.getuser()
+    return ""
+
+
+def _memory(where: Where) -> Path:
+    """The folder for the words of servers about themselves: beside the journal, if that is a file."""
+    made = where.name_journal()
+    if isinstance(made, tasks.SqliteJournal):
+        return Path(f"{made.path}.servers")
+    from platformdirs import user_cache_path
+
+    return user_cache_path("mcp-tasks-client") / "servers"
+
+
+def _log_to(file: Path | None) -> None:
+    handler: logging.Handler = (
+        logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)

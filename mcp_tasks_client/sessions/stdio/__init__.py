@@ -1,0 +1,1 @@
+"""MCP over the standard streams of a process that is started here."""
