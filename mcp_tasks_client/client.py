@@ -166,8 +166,8 @@ class TasksClient:
         tell = None if on_notification is None else tell_notifications(on_notification)
         if tell is not None and not isinstance(server, str | StdioServer):
             raise ValueError(
-                "on_notification is for a server that is given by its URL or its command. A client of your "
-                "own is told itself."
+                "on_notification is for a server that is given by its URL or its command. A client of "
+                "your own has its own."
             )
         session: Session
         if isinstance(server, str | StdioServer | Session):

@@ -365,13 +365,15 @@ async def test_a_server_by_its_command_tells_the_host(kind: str, protocol: Any) 
     told = Told()
     server = StdioServer(sys.executable, [str(SCRIPT), "--kind", kind, "--stdio"])
     async with client_of(server, told, protocol) as client:
-        read = await client.request("resources/read", {"uri": README, "_meta": {"progressToken": "p"}})
-        assert read["contents"][0]["text"] == "Read me"
+        got = await client.request("prompts/get", {"name": "tell_first", "_meta": {"progressToken": "p"}})
+        assert "Say hello" in json.dumps(got)
+        await told.wait_for("notifications/progress")
+        assert told.of("notifications/progress")[0]["progressToken"] == "p"
         meta = {"progressToken": "theirs", LOG_LEVEL_META_KEY: "info"}
         assert text(await client.call_tool("tell", {"count": 3}, meta=meta)) == "told"
-        await told.wait_for("notifications/progress", 3)
+        await told.wait_for("notifications/progress", 4)
         await told.wait_for("notifications/message", 3)
-    assert {params["progressToken"] for params in told.of("notifications/progress")} == {"theirs"}
+    assert {params["progressToken"] for params in told.of("notifications/progress")[1:]} == {"theirs"}
 
 
 async def test_a_real_server_of_an_earlier_sdk_tells_the_host(legacy_python_server: LegacyServer) -> None:

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
-from mcp_types import CallToolResult
 
 import mcp_tasks_client as tasks
 
@@ -32,7 +31,7 @@ _LINGER_S: Final = 10.0
 """Seconds for which a call goes on that its host has given up, and of which the server has made no task."""
 
 _MOST_KEPT: Final = 100
-"""Ended calls without a record in the journal that are kept for a later request, at most."""
+"""Ended calls that are kept for a later request, at most. The journal has more of those that made a task."""
 
 _MOST_LOOKED_AT: Final = 100
 """The newest records that a call is compared with: a repetition comes soon."""
@@ -58,11 +57,11 @@ class Call:
     Attributes:
         reference: The ID of its record.
         handle: Of the call; ``None`` until the server has answered with a task or a result.
-        end: Its result, or the error in which it ended or parked; ``None`` while it goes on.
+        end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
         requests: Of the host, which wait for it.
         is_promised: Whether the host was told that the work goes on.
         prompts: The questions that the host is to be asked.
-        left: The questions that the host cannot be asked, by their IDs. Some may have an answer by now.
+        left: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
         given: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
@@ -77,7 +76,7 @@ class Call:
         self.key = key
         self.call_id = call_id
         self.handle: tasks.TaskHandle | None = None
-        self.end: CallToolResult | Exception | None = None
+        self.end: dict[str, Any] | Exception | None = None
         self.requests: list[HostRequest] = []
         self.is_promised = False
         self.is_delivered = False
@@ -106,9 +105,22 @@ class Call:
         """The questions that the host is to be asked, and has not answered."""
         return [one for one in self.prompts.values() if one.question_id not in self.given]
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if a request of the host waits for the call."""
+        return not all(one.is_given_up for one in self.requests)
+
     def is_equal(self, tool: str, digest: str) -> bool:
         """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
         return (tool, digest) == (self.tool, self.digest)
+
+    async def forget_answered(self) -> None:
+        """Forget the questions that the host cannot be asked, and somebody else has answered."""
+        if self.left and self.handle is not None:
+            with suppress(tasks.TasksClientError):  # the journal cannot be read: they may still be open
+                still_open = {one.question_id for one in await self.handle.questions()}
+                for question_id in self.left.keys() - still_open:
+                    del self.left[question_id]
 
     async def change(self) -> None:
         """Wait until something about the call changes."""
@@ -123,7 +135,7 @@ class Call:
         """Have the host asked, as a part of a request that waits for the call, now or later.
 
         Raises:
-            HostRefusedError: The host has answered with an error.
+            HostRefusedError: The host has answered with an error, or does not understand the question.
         """
         self.prompts[prompt.question_id] = prompt
         self.tell()
@@ -132,7 +144,10 @@ class Call:
                 given = self.given.pop(prompt.question_id, None)
                 if given is not None:
                     return given
-                asked = next((one for one in self.requests if not one.host.is_current), None)
+                able = [one for one in self.requests if one.host.can_be_asked(prompt.method, prompt.params)]
+                if self.requests and not able:
+                    raise HostRefusedError("no host that waits for the call understands the question")
+                asked = next((one for one in able if not one.host.is_current), None)
                 if asked is None:
                     await self.change()
                     continue
@@ -224,7 +239,7 @@ class Calls:
             if call.key is not None:
                 continue
             is_same = call_id is not None and call.call_id == call_id
-            is_free = not (call.requests or call.is_delivered or self._is_new(tool))
+            is_free = not (call.is_awaited or call.is_delivered or self._is_new(tool))
             if call.is_equal(tool, digest) and (is_same or is_free):
                 return call
         if self._is_new(tool):
@@ -279,6 +294,10 @@ class Calls:
         """The call in hand of a record."""
         return self._in_hand.get(record_id)
 
+    def newest_unanswered(self) -> Call | None:
+        """The newest call in hand to which the server has not replied; ``None`` if there is none."""
+        return next((one for one in reversed(self._in_hand.values()) if one.handle is None), None)
+
     def _attach(self, record: tasks.TaskRecord) -> Call:
         call = Call(record.record_id, record.tool or "", record.arguments_digest)
         call.is_promised = True
@@ -301,7 +320,10 @@ class Calls:
                     call.reference = call.handle.reference["record_id"]
                     self._in_hand[call.reference] = call
                 call.tell()
-                call.end = await call.handle.peek()
+                end, record = await call.handle.peek(), call.handle.record
+                assert record is not None, "this handle is not detached"
+                # The result as it came has fields that no model names, at every level.
+                call.end = end if isinstance(end, Exception) else record.result
             except Exception as error:
                 call.end = error
         if call.end is None:
@@ -319,37 +341,43 @@ class Calls:
         finally:
             call.requests.remove(request)
             request.end()
-            if not call.requests:
-                self._settle(call)
+            self._settle(call)
 
     def _settle(self, call: Call) -> None:
         """See what becomes of a call for which nobody waits."""
-        if call.requests:
+        if call.is_awaited:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
                 call._given_up_at = anyio.current_time()
                 self._group.start_soon(self._linger, call, call._given_up_at)
-        elif call.is_delivered or call.has_record or isinstance(call.end, Exception):
-            # A later request finds it in the journal, if it was not received.
+        elif call.is_delivered or call.handle is None or not call.handle.done:
+            # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
         else:
-            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
+            kept = [one for one in self._in_hand.values() if one.end is not None and not one.is_awaited]
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
     async def _linger(self, call: Call, given_up_at: float) -> None:
         """Cancel a call that made no task, unless somebody has joined it meanwhile."""
         await anyio.sleep(_LINGER_S)
-        is_free = not (call.requests or call.is_promised) and call.handle is None
+        is_free = not (call.is_awaited or call.is_promised) and call.handle is None
         if is_free and call._given_up_at == given_up_at:
             call.scope.cancel()
 
-    def deliver(self, call: Call) -> None:
-        """Note that the host has the end of a call."""
-        call.is_delivered = True
-        self._settle(call)
-        self._group.start_soon(self._acknowledge, call)
+    def hand_out(self, call: Call, request: HostRequest) -> None:
+        """Have the end of a call delivered once it was written. Until then the request waits for it."""
+        call.requests.append(request)
+
+        def tell(is_written: bool) -> None:
+            call.requests.remove(request)
+            call.is_delivered = call.is_delivered or is_written
+            self._settle(call)
+            if is_written:
+                self._group.start_soon(self._acknowledge, call)
+
+        request.when_replied(tell)
 
     async def _acknowledge(self, call: Call) -> None:
         if call.handle is not None and call.handle.done:

@@ -20,7 +20,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, TypeAdapter
 
-from .introspection import Context
+from .introspection import Context, is_given_up
 
 __all__ = ["Host", "HostRefusedError", "HostRequest"]
 
@@ -96,11 +96,13 @@ class HostRequest:
         host: Whose it is.
     """
 
-    def __init__(self, context: Context, host: Host, when_sent: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, context: Context, host: Host, when_replied: Callable[[Callable[[bool], None]], None]
+    ) -> None:
         self.host = host
         self.params: Mapping[str, Any] = context.params or {}
         self.meta: Mapping[str, Any] = self.params.get("_meta") or {}
-        self.when_sent = when_sent
+        self.when_replied = when_replied
         self._context = context
         self._asking: set[anyio.CancelScope] = set()
         self._has_ended = False
@@ -110,6 +112,15 @@ class HostRequest:
         """The progress token of the host; ``None`` if it wants no progress."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) else None
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the host waits no more for the reply."""
+        return is_given_up(self._context)
+
+    def can_carry(self, method: str, params: Any) -> bool:
+        """True if the reply to this request can ask the host a question."""
+        return self.host.is_current and self.host.can_be_asked(method, params)
 
     async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification, if the host wants any."""

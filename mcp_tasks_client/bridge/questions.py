@@ -66,13 +66,19 @@ class Asker:
         self, context: tasks.InputContext, method: str, params: Any, kind: TypeAdapter[Any]
     ) -> Any:
         reference, question = context.reference, context.question
-        if self.calls is None or reference is None or question is None:
+        if self.calls is None:
             return None
-        call = self.calls.of_record(reference["record_id"])
+        # A server of 2025-11-25 asks as a part of a plain call, which is no call of the journal yet.
+        call = (
+            self.calls.newest_unanswered()
+            if reference is None
+            else self.calls.of_record(reference["record_id"])
+        )
         if call is None:
             return None
-        if self._host.can_be_asked(method, params):
-            prompt = Prompt(question.question_id, method, params)
+        hosts = [one.host for one in call.requests] or [self._host]
+        if any(one.can_be_asked(method, params) for one in hosts):
+            prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
                     result = kind.validate_python(await call.put(prompt))
@@ -82,6 +88,8 @@ class Asker:
                     break
                 except (ValidationError, tasks.FormError):
                     continue
+        if question is None:
+            return None  # nobody else can answer it
         call.left[question.question_id] = question
         logger.warning(
             "A question of %s waits for a person, whom the host cannot ask: %s",

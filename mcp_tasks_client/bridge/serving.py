@@ -68,10 +68,11 @@ class Serving:
         """
         limits = [one for one in (self.answer_within_s or math.inf, within_s) if one is not None]
         with self.calls.waiting(call, request):
+            await call.forget_answered()
             with anyio.move_on_after(min(limits)):
                 async with self._beating(call, request):
                     while call.end is None:
-                        asked = call.unanswered if request.host.is_current else []
+                        asked = [one for one in call.unanswered if request.can_carry(one.method, one.params)]
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
@@ -80,12 +81,12 @@ class Serving:
                         await call.change()
             if call.end is None:
                 call.is_promised = True
+                await call.forget_answered()
                 return self._answer_in_between(call)
-            request.when_sent(lambda: self.calls.deliver(call))
+            self.calls.hand_out(call, request)
             if isinstance(call.end, Exception):
                 raise as_rpc_error(call.end)
-            result = call.end.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            return _with_note(result, words.joined(call.tool)) if is_earlier else result
+            return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
         return text_result(
@@ -118,6 +119,7 @@ class Serving:
             with anyio.move_on_after(_BEAT_S):
                 while call.progress == told:
                     await call.change()
+            await call.forget_answered()
             message = call.status_message
             if call.left:
                 message = "A person has to answer: " + self.line_for(next(iter(call.left)))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypedDict
 
 from pydantic import Field, TypeAdapter
 
+from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import digest, quote, shorten
 from .running_time import find_ran_s
@@ -143,6 +144,12 @@ class TaskRecord:
                 return self.state.task
             case _:
                 return None
+
+    @property
+    def result(self) -> JSONObject | None:
+        """The server's result of a completed call as it came; ``None`` of every other call."""
+        outcome = self.state.outcome if isinstance(self.state, Finished) else None
+        return outcome.result if isinstance(outcome, Completed) else None
 
     @property
     def task_id(self) -> str | None:

@@ -60,6 +60,11 @@ def build_sdk() -> Any:
             )
         return "told"
 
+    @server.prompt()
+    async def tell_first(context: sdk.Context[Any, Any]) -> str:
+        await context.report_progress(1, 1, "asked")
+        return "Say hello"
+
     @server.tool()
     async def change(context: sdk.Context[Any, Any]) -> str:
         await context.notify_tools_changed()
@@ -80,6 +85,11 @@ def build_fastmcp() -> Any:
             await context.report_progress(number, count, f"step {number}")
             await context.info(f"line {number}")
         return "told"
+
+    @server.prompt
+    async def tell_first(context: fastmcp.Context) -> str:
+        await context.report_progress(1, 1, "asked")
+        return "Say hello"
 
     return server
 

@@ -69,6 +69,7 @@ from mcp_tasks_client import (
     RemoteProtocolError,
     SessionError,
     SqliteJournal,
+    StdioServer,
     Task,
     TaskCancelledError,
     TaskError,
@@ -111,6 +112,8 @@ async def ask_for_headers() -> dict[str, str]:
 def clients(session: ServerSession, journal: Journal, path: Path, http_client: httpx.AsyncClient) -> None:
     assert_type(TasksClient(URL), TasksClient)
     TasksClient(session)
+    TasksClient(StdioServer("python", ["server.py"], env={"KEY": "v"}, cwd=path, start_timeout_s=10))
+    StdioServer(["python", "server.py"])  # type: ignore[arg-type]
     TasksClient(URL, journal=None)
     TasksClient(URL, journal="tasks.sqlite3")
     TasksClient(URL, journal=path)

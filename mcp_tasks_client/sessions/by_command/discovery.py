@@ -27,10 +27,13 @@ def session_by_command(
     *,
     older: dict[str, Any],
     endpoint: str | None = None,
-    asks_version: bool = True,
     tell: Callable[[JSONObject], None] | None = None,
+    asks_version: bool = True,
 ) -> DiscoveringSession[StdioSession]:
-    """The session of a server that is a process. Nothing is started yet."""
+    """The session of a server that is a process. Nothing is started yet.
+
+    ``tell`` is told of each message of the server's that comes unasked.
+    """
 
     def speak_other(stdio: StdioSession) -> Session:
         # Loaded only for a server that turns out to need it.

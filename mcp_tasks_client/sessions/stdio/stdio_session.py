@@ -40,7 +40,7 @@ class StdioSession(WireSession):
         client_info: ``name`` and ``version`` of the host.
         limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call``, and what a host asks,
             may take as long as the process lives.
-        tell: Told of each notification that concerns no call of ours; ``None`` if nobody is.
+        tell: Told of each message of the server's that comes unasked; ``None`` is nobody.
         sleep: Waits, in seconds, before a discovery is repeated.
 
     Attributes:
@@ -155,8 +155,10 @@ class StdioSession(WireSession):
             return
         token = id_in(params, "progressToken") if method == "notifications/progress" else None
         hear = None if token is None else self._hearing.get(token)
-        hear = hear or self.tell
-        if method == "notifications/tools/list_changed":
-            self._catalogue.forget_tools()
         if hear is not None:
             hear(message)
+            return
+        if method == "notifications/tools/list_changed":
+            self._catalogue.forget_tools()
+        if self.tell is not None:
+            self.tell(message)

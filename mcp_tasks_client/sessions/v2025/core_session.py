@@ -128,7 +128,7 @@ def session_over_stdio(
     """The session at a server whose process has turned out not to speak 2026-07-28. Nothing is sent yet.
 
     Args:
-        stdio: Its process, limits and ``tell`` are used, and left as they are.
+        stdio: Its process and limits are used, and left as they are.
         inputs: As for :func:`session_over`, and all others as well.
         receive: As above.
         task_preference: As above.
