@@ -45,8 +45,9 @@ class Asker:
         calls: Of the host; set once the client is open.
     """
 
-    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
+    def __init__(self, host: Host, line_for: Callable[[str], str], *, asks_host: bool) -> None:
         self._host = host
+        self._asks_host = asks_host
         self._line_for = line_for
         self.calls: Calls | None = None
 
@@ -74,7 +75,7 @@ class Asker:
             call = self.calls.newest_unanswered()
         if call is None:
             return None
-        if self._host.can_be_asked(method, params):
+        if self._asks_host and self._host.can_be_asked(method, params):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
