@@ -26,6 +26,7 @@ from .engine.engine import Engine
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.live_call import OnUpdate
+from .engine.notifications import OnNotification, tell_notifications
 from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
 from .errors import Handle, TasksClientError
@@ -97,6 +98,11 @@ class TasksClient:
         poll: Latency against load.
         receive: Limits of the tasks that an older server may have the client run. Only for a server
             that is given by its URL or its command.
+        on_notification: ``on_notification(method, params)`` is called with each notification of the server's
+            that is not about a task's status: log messages, progress under a token that was given in
+            ``meta``, changed lists, unknown ones. Only for a server that is given by its URL or its command.
+            It is a plain function, called in the event loop, so that it must be quick. What it raises is
+            logged.
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
             or else ``"detach"``.
@@ -109,6 +115,7 @@ class TasksClient:
             before each request, and once more when the server refuses them (HTTP 401): it renews the
             credential of the one user that the client is for. It runs in a task of the client's own; a plain
             function must not block. What it raises is the cause of the call's SessionError; resume the call.
+            A SessionError that it raises is the call's own: one that is ``retryable`` delays a poll.
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
@@ -119,12 +126,12 @@ class TasksClient:
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
-        TypeError: ``server`` or ``journal`` is none of the above.
+        TypeError: ``server`` or ``journal`` is none of the above, or ``on_notification`` no plain function.
         MissingCapabilityError: A callback is given for a client that is connected at an older version of the
             protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
             it can be, ``application`` is no name, HTTP options are given for a server that is none by URL, or
-            ``receive`` for a client of the host's own.
+            ``receive`` or ``on_notification`` for a client of the host's own.
     """
 
     def __init__(
@@ -140,6 +147,7 @@ class TasksClient:
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         receive: ReceivePolicy | None = None,
+        on_notification: OnNotification | None = None,
         on_abandon: OnAbandon | None = None,
         output_schema: OutputSchema | None = None,
         http_client: AnyClient | None = None,
@@ -156,6 +164,12 @@ class TasksClient:
             raise ValueError(f"task_ttl_s must be more than 0 seconds, got {task_ttl_s}")
         if protocol not in (None, OLDER_VERSION):
             raise ValueError(f'protocol must be "{OLDER_VERSION}" or None, got {protocol!r}')
+        tell = None if on_notification is None else tell_notifications(on_notification)
+        if tell is not None and not isinstance(server, str | StdioServer):
+            raise ValueError(
+                "on_notification is for a server that is given by its URL or its command. A client of "
+                "your own has its own."
+            )
         session: Session
         if isinstance(server, str | StdioServer | Session):
             environment = environment or Environment()
@@ -177,6 +191,7 @@ class TasksClient:
                     headers=headers,
                     auth=auth,
                     endpoint=endpoint,
+                    tell=tell,
                 )
             elif isinstance(server, StdioServer):
                 if any(option is not None for option in (http_client, headers, auth)):
@@ -191,6 +206,7 @@ class TasksClient:
                     asks_version=protocol is None,
                     older=older,
                     endpoint=endpoint,
+                    tell=tell,
                 )
             else:
                 session = server

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-import anyio
 from mcp_types import RequestId
 
 import mcp_tasks_client as tasks
 
-from .front import Front
-from .introduction import Introduction
-from .introspection import replied_id
-from .known_hosts import default_answer_within
+from .front import Options, open_front
+from .introspection import Context, replied_id
 from .service import Connect
 
-__all__ = ["bridge", "serve_streams"]
+__all__ = ["Options", "bridge", "serve_streams"]
 
 
 async def bridge(
@@ -106,40 +102,12 @@ async def serve_streams(
     endpoint: str,
     read_stream: Any,
     write_stream: Any,
-    *,
-    application: str | None = None,
-    answer_within_s: float | None = None,
-    questions: Literal["host", "inbox"] = "host",
-    new_for: Sequence[str] = (),
-    memory: Path | None = None,
-    line_for: Callable[[str], str] = "mcp-tasks answer {}".format,
+    **options: Unpack[Options],
 ) -> None:
     """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`."""
-    if questions not in ("host", "inbox"):
-        raise ValueError(f'questions must be "host" or "inbox", got {questions!r}')
-    if answer_within_s is not None and not answer_within_s >= 0:
-        raise ValueError(f"answer_within_s must be 0 seconds or more, got {answer_within_s}")
     sent = _Sent(write_stream)
-    async with anyio.create_task_group() as group:
-        front = Front(
-            connect,
-            Introduction(memory, endpoint),
-            group,
-            application=application,
-            asks_host=questions == "host",
-            is_new=lambda tool: any(fnmatchcase(tool, pattern) for pattern in new_for),
-            answer_within=lambda host: (
-                default_answer_within(host) if answer_within_s is None else answer_within_s
-            ),
-            line_for=line_for,
-            when_replied=sent.when_replied,
-        )
-        try:
-            await front.server.run(read_stream, sent, front.server.create_initialization_options())
-        finally:
-            group.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await front.aclose()
+    async with open_front(connect, endpoint, sent.when_replied, **options) as front:
+        await front.server.run(read_stream, sent, front.server.create_initialization_options())
 
 
 class _Sent:
@@ -149,10 +117,10 @@ class _Sent:
         self._inner = inner
         self._told: dict[RequestId, Callable[[bool], None]] = {}
 
-    def when_replied(self, request_id: RequestId | None, tell: Callable[[bool], None]) -> None:
+    def when_replied(self, context: Context, tell: Callable[[bool], None]) -> None:
         """Have a function told that the reply to a request has left, or could not leave."""
-        if request_id is not None:
-            self._told[request_id] = tell
+        if context.request_id is not None:
+            self._told[context.request_id] = tell
 
     async def send(self, item: Any) -> None:
         """Send a message."""

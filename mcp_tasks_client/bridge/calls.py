@@ -135,7 +135,7 @@ class Call:
         """Have the host asked, as a part of a request that waits for the call, now or later.
 
         Raises:
-            HostRefusedError: The host has answered with an error.
+            HostRefusedError: The host has answered with an error, or does not understand the question.
         """
         self.prompts[prompt.question_id] = prompt
         self.tell()
@@ -144,7 +144,10 @@ class Call:
                 given = self.given.pop(prompt.question_id, None)
                 if given is not None:
                     return given
-                asked = next((one for one in self.requests if not one.host.is_current), None)
+                able = [one for one in self.requests if one.host.can_be_asked(prompt.method, prompt.params)]
+                if self.requests and not able:
+                    raise HostRefusedError("no host that waits for the call understands the question")
+                asked = next((one for one in able if not one.host.is_current), None)
                 if asked is None:
                     await self.change()
                     continue
@@ -317,11 +320,10 @@ class Calls:
                     call.reference = call.handle.reference["record_id"]
                     self._in_hand[call.reference] = call
                 call.tell()
-                end = await call.handle.peek()
-                if isinstance(end, Exception):
-                    call.end = end
-                elif call.handle.record is not None:
-                    call.end = call.handle.record.result  # as it came, with fields that no model names
+                end, record = await call.handle.peek(), call.handle.record
+                assert record is not None, "this handle is not detached"
+                # The result as it came has fields that no model names, at every level.
+                call.end = end if isinstance(end, Exception) else record.result
             except Exception as error:
                 call.end = error
         if call.end is None:

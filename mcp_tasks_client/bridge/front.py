@@ -6,22 +6,18 @@ else passes to the server behind, and its result passes back as it came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict
 
+import anyio
 from anyio.abc import TaskGroup
 from mcp.server import Server
-from mcp.server.subscriptions import (
-    InMemorySubscriptionBus,
-    ListenHandler,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ToolsListChanged,
-)
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, RequestId
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 import mcp_tasks_client as tasks
 
@@ -29,10 +25,11 @@ from . import words
 from .host_request import Host, HostRequest
 from .introduction import Introduction
 from .introspection import Context, Next, put_in_front
+from .known_hosts import default_answer_within
 from .service import Connect, Service
 from .serving import OWN_STATE, as_rpc_error, take_answers, text_result
 
-__all__ = ["Front"]
+__all__ = ["Front", "Options", "open_front"]
 
 _SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 _OF_THE_PROTOCOL: Final = "io.modelcontextprotocol/"
@@ -55,6 +52,78 @@ _LATEST_HANDSHAKE: Final = "2025-11-25"
 
 _BY_THE_SDK: Final = frozenset({"ping", "subscriptions/listen"})
 
+_MOST_HOSTS: Final = 100
+"""Hosts of different names that one process serves, at most: each has a client of its own."""
+
+_BUSY: Final = -32000
+
+
+class Options(TypedDict, total=False):
+    """The options of :func:`bridge` that are the same for every way in which hosts reach it."""
+
+    application: str | None
+    answer_within_s: float | None
+    questions: Literal["host", "inbox"]
+    new_for: Sequence[str]
+    memory: Path | None
+    line_for: Callable[[str], str]
+
+
+@asynccontextmanager
+async def open_front(
+    connect: Connect,
+    endpoint: str,
+    when_replied: Callable[[Context, Callable[[bool], None]], None],
+    *,
+    application: str | None = None,
+    answer_within_s: float | None = None,
+    questions: Literal["host", "inbox"] = "host",
+    new_for: Sequence[str] = (),
+    memory: Path | None = None,
+    line_for: Callable[[str], str] = "mcp-tasks answer {}".format,
+) -> AsyncIterator[Front]:
+    """Serve hosts as long as the block runs. Their unfinished calls are left to the journal.
+
+    Args:
+        connect: Makes the client for one host.
+        endpoint: The server's name in the journal.
+        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
+            with which.
+        application: As of :func:`bridge`.
+        answer_within_s: Likewise.
+        questions: Likewise.
+        new_for: Likewise.
+        memory: Likewise.
+        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+
+    Raises:
+        ValueError: An option makes no sense.
+    """
+    if questions not in ("host", "inbox"):
+        raise ValueError(f'questions must be "host" or "inbox", got {questions!r}')
+    if answer_within_s is not None and not answer_within_s >= 0:
+        raise ValueError(f"answer_within_s must be 0 seconds or more, got {answer_within_s}")
+    async with anyio.create_task_group() as group:
+        front = Front(
+            connect,
+            Introduction(memory, endpoint),
+            group,
+            application=application,
+            asks_host=questions == "host",
+            is_new=lambda tool: any(fnmatchcase(tool, pattern) for pattern in new_for),
+            answer_within=lambda host: (
+                default_answer_within(host) if answer_within_s is None else answer_within_s
+            ),
+            line_for=line_for,
+            when_replied=when_replied,
+        )
+        try:
+            yield front
+        finally:
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await front.aclose()
+
 
 class Front:
     """Serves connections of hosts.
@@ -68,7 +137,8 @@ class Front:
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_replied: Calls a function once the reply to a request was written, or could not be: with which.
+        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
+            with which.
 
     Attributes:
         server: The SDK's server.
@@ -85,7 +155,7 @@ class Front:
         is_new: Callable[[str], bool],
         answer_within: Callable[[str], float],
         line_for: Callable[[str], str],
-        when_replied: Callable[[RequestId | None, Callable[[bool], None]], None],
+        when_replied: Callable[[Context, Callable[[bool], None]], None],
     ) -> None:
         self._connect = connect
         self._introduction = introduction
@@ -97,14 +167,11 @@ class Front:
         self._line_for = line_for
         self._when_replied = when_replied
         self._services: dict[str, Service] = {}
-        self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(self._bus)
-        self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._listen)
+        self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._subscribe)
         put_in_front(self.server, self._take)
 
     async def aclose(self) -> None:
         """Let go of all calls."""
-        self._listen.close()
         for service in self._services.values():
             await service.aclose()
 
@@ -136,7 +203,7 @@ class Front:
             case "tools/call":
                 return await self._call(service, host, context)
             case "tools/list":
-                return await self._list_tools(service, params)
+                return await self._list_tools(service, host, params)
             case "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe":
                 return await self._ask(service, method, params, otherwise={})
             case _ if method.startswith("tasks/"):
@@ -166,8 +233,9 @@ class Front:
 
     async def _refresh(self, service: Service) -> None:
         if await self._introduction.refresh(partial(service.ask, "server/discover", {})):
-            for kind in ("tools", "prompts", "resources"):
-                service.tell(f"notifications/{kind}/list_changed", {})
+            for one in self._services.values():
+                for kind in ("tools", "prompts", "resources"):
+                    one.tell(f"notifications/{kind}/list_changed", {})
 
     def _introduced(self, standard: Mapping[str, Any]) -> dict[str, Any]:
         said = self._introduction
@@ -182,8 +250,8 @@ class Front:
 
     # ── tools ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _list_tools(self, service: Service, params: dict[str, Any]) -> dict[str, Any]:
-        answers_early = service.answer_within_s > 0
+    async def _list_tools(self, service: Service, host: Host, params: dict[str, Any]) -> dict[str, Any]:
+        answers_early = self._answer_within(host.name) > 0
         page = await self._ask(service, "tools/list", params, otherwise={"tools": []})
         listed = page.get("tools")
         shown = [_plain(one, answers_early) for one in listed] if isinstance(listed, list) else []
@@ -192,17 +260,14 @@ class Front:
         return {**page, "tools": shown}
 
     async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
-        request = HostRequest(context, host, partial(self._when_replied, context.request_id))
+        request = HostRequest(context, host, partial(self._when_replied, context))
         tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise MCPError(
                 code=INVALID_PARAMS, message="tools/call needs a name, and arguments are an object"
             )
-        opened, serving = await service.opened(), await service.serving()
-        if service.answer_within_s > 0 and "task_" in tool:
-            own = await service.tools()
-            if own.has(tool):
-                return await own.call(tool, arguments, request, serving)
+        within_s = self._answer_within(host.name)
+        opened, serving = await service.opened(), await service.serving(within_s)
         state = request.params.get("requestState")
         if isinstance(state, str) and state.startswith(OWN_STATE):
             reference = state.removeprefix(OWN_STATE)
@@ -212,13 +277,17 @@ class Front:
             answers = request.params.get("inputResponses")
             take_answers(call, answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
+        if within_s > 0 and "task_" in tool:
+            own = await service.tools()
+            if own.has(tool):
+                return await own.call(tool, arguments, request, serving)
         key = request.meta.get(_KEY)
         call, is_earlier = await opened.calls.find_or_begin(
             tool,
             arguments,
             meta=_passed(request.params).get("_meta", {}),
             key=key if isinstance(key, str) and key else None,
-            call_id=request.meta.get("callId"),
+            call_id=_call_id(context, request.meta.get("callId")),
         )
         return await serving.wait(call, request, is_earlier=is_earlier)
 
@@ -228,6 +297,8 @@ class Front:
         name = self._application or host.name
         service = self._services.get(name)
         if service is None:
+            if len(self._services) >= _MOST_HOSTS:
+                raise MCPError(code=_BUSY, message=f"The bridge serves {_MOST_HOSTS} hosts, and no more.")
             service = self._services[name] = Service(
                 host,
                 name,
@@ -235,26 +306,12 @@ class Front:
                 self._group,
                 asks_host=self._asks_host,
                 is_new=self._is_new,
-                answer_within_s=self._answer_within(host.name),
                 line_for=self._line_for,
-                publish=self._publish,
             )
         return service
 
-    def _publish(self, method: str, params: dict[str, Any]) -> None:
-        event: Any
-        match method:
-            case "notifications/tools/list_changed":
-                event = ToolsListChanged()
-            case "notifications/prompts/list_changed":
-                event = PromptsListChanged()
-            case "notifications/resources/list_changed":
-                event = ResourcesListChanged()
-            case "notifications/resources/updated" if isinstance(params.get("uri"), str):
-                event = ResourceUpdated(uri=params["uri"])
-            case _:
-                return
-        self._group.start_soon(self._bus.publish, event)
+    async def _subscribe(self, context: Context, params: Any) -> Any:
+        return await self._service_of(_host_of(context)).subscribe(context, params)
 
     def _finish(self, method: str, host: Host, result: dict[str, Any]) -> dict[str, Any]:
         """A result in the envelope of the host's version."""
@@ -295,6 +352,17 @@ def _host_of(context: Context) -> Host:
         else capabilities.model_dump(mode="json", by_alias=True, exclude_none=True),
         protocol_version=context.protocol_version,
     )
+
+
+def _call_id(context: Context, given: Any) -> Any:
+    """The ID of a call that the host gives, which tells calls of one session apart.
+
+    A request over HTTP without a session is one of many of which nobody knows whether one host sends them.
+    """
+    if given is None or context.request is None:
+        return given
+    session = context.request.headers.get("mcp-session-id")
+    return None if session is None else (session, given)
 
 
 def _passed(params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -118,6 +118,10 @@ class HostRequest:
         """True if the host waits no more for the reply."""
         return is_given_up(self._context)
 
+    def can_carry(self, method: str, params: Any) -> bool:
+        """True if the reply to this request can ask the host a question."""
+        return self.host.is_current and self.host.can_be_asked(method, params)
+
     async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification, if the host wants any."""
         if self.token is None:

@@ -10,12 +10,25 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from mcp.server import Server, ServerRequestContext
+from mcp.server.session import ServerSession
 from mcp_types import JSONRPCError, JSONRPCResponse, RequestId
 
-__all__ = ["Context", "Next", "is_given_up", "put_in_front", "replied_id"]
+__all__ = [
+    "Context",
+    "Next",
+    "Session",
+    "is_given_up",
+    "put_before",
+    "put_in_front",
+    "replied_id",
+    "when_ended",
+]
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 """One request or notification of a host, as the SDK hands it to a middleware."""
+
+Session: TypeAlias = ServerSession
+"""The connection that a request or notification has come by, with ways back."""
 
 Next: TypeAlias = Callable[[Context], Awaitable[Any]]
 """The SDK's own treatment of a message."""
@@ -34,6 +47,16 @@ def is_given_up(context: Context) -> bool:
     request = getattr(context.session, "_request_outbound", None)
     taken_back = getattr(request, "cancel_requested", None)
     return taken_back is not None and bool(taken_back.is_set())
+
+
+def put_before(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
+    """Have a middleware see each message before that which is in front by now."""
+    server.middleware.insert(0, middleware)  # type: ignore[arg-type]  # a coroutine function is one
+
+
+def when_ended(session: Session, tell: Callable[[], object]) -> None:
+    """Have a function called once a connection has ended."""
+    session._connection.exit_stack.callback(tell)
 
 
 def replied_id(message: Any) -> RequestId | None:

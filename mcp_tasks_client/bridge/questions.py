@@ -38,6 +38,10 @@ _SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(CreateMessageResult | CreateMess
 _ROOTS: Final[TypeAdapter[Any]] = TypeAdapter(ListRootsResult)
 
 
+class _NobodyCanAnswerError(Exception):
+    """The journal has no record of the call, so that nobody else sees its question."""
+
+
 class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
@@ -75,7 +79,8 @@ class Asker:
             call = self.calls.newest_unanswered()
         if call is None:
             return None
-        if self._asks_host and self._host.can_be_asked(method, params):
+        hosts = [one.host for one in call.requests] or [self._host]
+        if self._asks_host and any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
@@ -88,6 +93,10 @@ class Asker:
                     continue
         if question is None:
             return None  # nobody else can answer it
+        if call.key is None and not call.has_record:
+            raise _NobodyCanAnswerError(
+                "the server asks before it makes a task, and the host cannot be asked"
+            )
         call.left[question.question_id] = question
         logger.warning(
             "A question of %s waits for a person, whom the host cannot ask: %s",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -12,13 +11,21 @@ from typing import Any, Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
 from mcp_types import Notification
 
 import mcp_tasks_client as tasks
 
 from .calls import Calls
 from .host_request import Host
-from .introspection import Context
+from .introspection import Context, Session, when_ended
 from .questions import Asker
 from .serving import Serving
 from .task_tools import TaskTools, choose_prefix
@@ -28,8 +35,6 @@ __all__ = ["Connect", "Opened", "Service"]
 logger = logging.getLogger("mcp_tasks_client.bridge")
 
 _MOST_PAGES: Final = 100
-_MOST_LISTENERS: Final = 64
-"""Connections of the host that hear of notifications, at most."""
 
 _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
@@ -68,9 +73,7 @@ class Service:
         group: Runs the calls.
         asks_host: Whether questions are put to the host.
         is_new: Tells of which tools each call is a new one.
-        answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        publish: Told of each notification of the server that concerns no call.
     """
 
     def __init__(
@@ -82,11 +85,8 @@ class Service:
         *,
         asks_host: bool,
         is_new: Callable[[str], bool],
-        answer_within_s: float,
         line_for: Callable[[str], str],
-        publish: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self.answer_within_s = answer_within_s
         self._line_for = line_for
         self._application = application
         self._asker = Asker(host, line_for, asks_host=asks_host)
@@ -101,12 +101,13 @@ class Service:
         )
         self._group = group
         self._is_new = is_new
-        self._publish = publish
         self._stack = AsyncExitStack()
         self._opening = anyio.Lock()
         self._opened: Opened | None = None
         self._prefix: str | None = None
-        self._listeners: deque[Context] = deque(maxlen=_MOST_LISTENERS)
+        self._listeners: set[Session] = set()
+        self._bus = InMemorySubscriptionBus()
+        self.subscribe = ListenHandler(self._bus)
 
     async def opened(self) -> Opened:
         """The open client. The first request opens it, and has unfinished calls of earlier processes go on.
@@ -130,6 +131,7 @@ class Service:
 
     async def aclose(self) -> None:
         """Let go of the calls, which others can go on with, and close."""
+        self.subscribe.close()
         await self._stack.aclose()
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -154,15 +156,18 @@ class Service:
                 return TaskTools(opened.inbox, opened.calls, "")
         return TaskTools(opened.inbox, opened.calls, self._prefix)
 
-    async def serving(self) -> Serving:
+    async def serving(self, answer_within_s: float) -> Serving:
         """Has requests wait.
+
+        Args:
+            answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
 
         Raises:
             TasksClientError: The journal could not be opened.
         """
         opened = await self.opened()
-        result_tool = (await self.tools()).result_tool if self.answer_within_s else ""
-        return Serving(opened.calls, self.answer_within_s, result_tool, self._line_for)
+        result_tool = (await self.tools()).result_tool if answer_within_s else ""
+        return Serving(opened.calls, answer_within_s, result_tool, self._line_for)
 
     async def _names(self) -> set[str]:
         names: set[str] = set()
@@ -183,8 +188,9 @@ class Service:
     # ── what the server tells ─────────────────────────────────────────────────────────────────
 
     def listen(self, context: Context) -> None:
-        """Have a connection of the host told of the server's notifications."""
-        self._listeners.append(context)
+        """Have a connection of the host told of the server's notifications, until it ends."""
+        self._listeners.add(context.session)
+        when_ended(context.session, partial(self._listeners.discard, context.session))
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/progress":
@@ -204,13 +210,28 @@ class Service:
     def tell(self, method: str, params: dict[str, Any]) -> None:
         """Tell the host of something that concerns no request."""
         self._publish(method, params)
-        for context in self._listeners:
-            self._group.start_soon(_send, context, method, params)
+        for session in self._listeners:
+            self._group.start_soon(_send, session, method, params)
+
+    def _publish(self, method: str, params: dict[str, Any]) -> None:
+        event: Any
+        match method:
+            case "notifications/tools/list_changed":
+                event = ToolsListChanged()
+            case "notifications/prompts/list_changed":
+                event = PromptsListChanged()
+            case "notifications/resources/list_changed":
+                event = ResourcesListChanged()
+            case "notifications/resources/updated" if isinstance(params.get("uri"), str):
+                event = ResourceUpdated(uri=params["uri"])
+            case _:
+                return
+        self._group.start_soon(self._bus.publish, event)
 
 
-async def _send(context: Context, method: str, params: dict[str, Any]) -> None:
+async def _send(session: Session, method: str, params: dict[str, Any]) -> None:
     with suppress(Exception):  # the connection may be gone, and nobody is owed a notification
-        await context.session.send_notification(
+        await session.send_notification(
             Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
         )
 

@@ -72,7 +72,7 @@ class Serving:
             with anyio.move_on_after(min(limits)):
                 async with self._beating(call, request):
                     while call.end is None:
-                        asked = call.unanswered if request.host.is_current else []
+                        asked = [one for one in call.unanswered if request.can_carry(one.method, one.params)]
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import json
 import logging
+import os
+import secrets
 import sys
+from collections.abc import Coroutine
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -67,6 +71,25 @@ def bridge(
             metavar="NAME", help="The name of the calls in the journal. Without it, that of the host."
         ),
     ] = None,
+    http: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve hosts that take a URL, at this port of 127.0.0.1, in place of stdin and stdout. "
+            "0 takes a free port. The URL and the token that hosts have to show are written to stderr.",
+            show_default=False,
+        ),
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VARIABLE",
+            help="The environment variable with the token for --http. Without it, each start has a new "
+            "token.",
+        ),
+    ] = None,
     log_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the log goes. Without it, to stderr.")
     ] = None,
@@ -82,13 +105,18 @@ def bridge(
 
     The line is the command of the host's MCP entry. The host speaks to it over stdin and stdout.
 
+    With --http, one process serves any number of hosts that take a URL. Each host's calls are its own, by the
+    name that the host gives itself.
+
     A server that is a command stands behind the rest: mcp-tasks bridge -- COMMAND [ARG].
     """
     where, output = Where(journal, schema, keys, principal or _user_name()), Output()
+    token = _read_token(http, token_env)
 
     async def main() -> Exit | None:
         try:
-            from mcp_tasks_client.bridge import serve_streams
+            from mcp_tasks_client.bridge import Options, serve_streams
+            from mcp_tasks_client.bridge.http import listen, serve_socket, url_of
             from mcp_tasks_client.bridge.stdio import open_stdio
         except ImportError:
             raise CommandError(
@@ -98,7 +126,9 @@ def bridge(
         endpoint = target.make_client(where).endpoint  # options that make no sense are told now
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
-            client = target.make_client(where, application=application, output_schema="off", **callbacks)
+            client = target.make_client(
+                where, lives_long=True, application=application, output_schema="off", **callbacks
+            )
             inbox = tasks.Inbox(
                 where.name_journal(),
                 endpoint=client.endpoint,
@@ -108,30 +138,67 @@ def bridge(
             return client, inbox
 
         logging.getLogger("mcp_tasks_client").setLevel(logging.INFO)
-        async with open_stdio() as (read, write):
-            serve = asyncio.ensure_future(
-                serve_streams(
-                    connect,
-                    endpoint,
-                    read,
-                    write,
-                    application=application,
-                    answer_within_s=answer_within,
-                    questions=questions.value,
-                    new_for=repeat_new or (),
-                    memory=_memory(where),
-                    line_for=partial(where.line, "answer"),
-                )
-            )
-            try:
-                await asyncio.shield(serve)
-            finally:
-                serve.cancel()
-                await asyncio.wait([serve], timeout=_LEAVE_S)
+        options: Options = {
+            "application": application,
+            "answer_within_s": answer_within,
+            "questions": questions.value,
+            "new_for": repeat_new or (),
+            "memory": _memory(where),
+            "line_for": partial(where.line, "answer"),
+        }
+        if http is None:
+            async with open_stdio() as (read, write):
+                await _until_stopped(serve_streams(connect, endpoint, read, write, **options))
+            return None
+
+        try:
+            listening = listen(http)
+        except OSError as error:
+            raise CommandError(Exit.USAGE, f"Port {http} of 127.0.0.1 cannot be used: {error}") from error
+        with listening:
+            _tell_entry(output, url_of(listening), token if token_env is None else f"${{{token_env}}}")
+            await _until_stopped(serve_socket(connect, endpoint, listening, token=token, **options))
         return None
 
     _log_to(log_file)
     run(main, output, where)
+
+
+async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
+    """Serve until the hosts are gone, or a signal cancels it. Calls are let go within a bounded time."""
+    task = asyncio.ensure_future(serving)
+    try:
+        await asyncio.shield(task)
+    finally:
+        task.cancel()
+        await asyncio.wait([task], timeout=_LEAVE_S)
+
+
+def _read_token(http: int | None, token_env: str | None) -> str:
+    """The token that hosts have to show.
+
+    Raises:
+        BadParameter: The options make no sense, or the variable holds no token.
+    """
+    if token_env is None:
+        return secrets.token_urlsafe(32)
+    if http is None:
+        raise typer.BadParameter("It is for --http.", param_hint="--token-env")
+    token = os.environ.get(token_env, "")
+    if not token or not all("!" <= one <= "~" for one in token):
+        raise typer.BadParameter(
+            f"The variable {token_env} has to hold a token of visible ASCII characters.",
+            param_hint="--token-env",
+        )
+    return token
+
+
+def _tell_entry(output: Output, url: str, token: str) -> None:
+    """Write the entry for a host's configuration, in one line."""
+    headers = {"Authorization": f"Bearer {token}"}
+    entry = {"mcpServers": {"bridge": {"type": "http", "url": url, "headers": headers}}}
+    output.note(f"The bridge listens at {url}. An entry for hosts:")
+    output.next(json.dumps(entry))
 
 
 def _user_name() -> str:

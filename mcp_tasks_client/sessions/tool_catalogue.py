@@ -99,7 +99,7 @@ class ToolCatalogue:
         sleep: Waits between attempts, in seconds.
 
     Attributes:
-        has_extension: Whether the server has declared the Tasks extension.
+        capabilities: Those that the server has declared; empty before it was asked.
     """
 
     def __init__(
@@ -111,12 +111,18 @@ class ToolCatalogue:
         self._request = request
         self._endpoint = endpoint
         self._sleep = sleep
-        self.has_extension = False
+        self.capabilities: JSONObject = {}
         self._version_known = False
         self._tools: dict[str, ListedTool] | None = None
         self._absent: set[str] = set()
         self._discovery = Shared(self._discover)
         self._fetching = Shared(self._fetch)
+
+    @property
+    def has_extension(self) -> bool:
+        """Whether the server has declared the Tasks extension."""
+        extensions = self.capabilities.get("extensions")
+        return isinstance(extensions, dict) and EXTENSION_ID in extensions
 
     async def discover(self, context: object) -> None:
         """Ask the server whether it speaks our version, unless it has said so.
@@ -200,8 +206,7 @@ class ToolCatalogue:
         if not _has_ours(offered):
             raise _other_version(offered)
         capabilities = result.get("capabilities")
-        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
-        self.has_extension = isinstance(extensions, dict) and EXTENSION_ID in extensions
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
 
     # ── the list ──────────────────────────────────────────────────────────────────────────────
 

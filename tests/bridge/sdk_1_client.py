@@ -34,8 +34,8 @@ async def main(options: dict[str, Any]) -> None:
         nonlocal progressed
         progressed += 1
 
-    async def play(session: ClientSession, turn: dict[str, Any]) -> bool:
-        """Call a tool once. True if what came back has a reference in it."""
+    async def play(session: ClientSession, turn: dict[str, Any]) -> str:
+        """Call a tool once. Returns the text that came back."""
         nonlocal reference
         filled = {
             name: reference if value == "$reference" else value for name, value in turn["arguments"].items()
@@ -49,12 +49,12 @@ async def main(options: dict[str, Any]) -> None:
             )
         except McpError as error:
             say(failed=error.error.message, code=error.error.code)
-            return False
+            return error.error.message
         shown = "\n".join(part.text for part in result.content if isinstance(part, types.TextContent))
         found = re.findall(r"\b[0-9a-f]{32}\b", shown)
         reference = [reference, *found][-1]
         say(shown=shown, is_error=result.isError)
-        return bool(found)
+        return shown
 
     command, *arguments = options["bridge"]
     limit = timedelta(milliseconds=options["limit_ms"]) if options["limit_ms"] else None
@@ -66,8 +66,9 @@ async def main(options: dict[str, Any]) -> None:
         await session.initialize()
         say(listed=[tool.name for tool in (await session.list_tools()).tools])
         for turn in options["turns"]:
-            while await play(session, turn) and turn["is_repeated"]:
-                pass
+            for _ in range(turn["most"]):
+                if turn["until"] in await play(session, turn):
+                    break
         say(progressed=progressed)
 
 

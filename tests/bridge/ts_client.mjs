@@ -4,7 +4,7 @@
 //
 //   installed   the folder with node_modules
 //   bridge      the command that starts the server, a list
-//   turns       [{tool, arguments, is_repeated}], called one after the other
+//   turns       [{tool, arguments, until, most}], each called until what comes back has a text, or so often
 //   limit_ms    the limit of each call; the SDK's own is 60,000
 //   patient     whether progress starts the limit anew (onprogress and resetTimeoutOnProgress)
 //   answers     what a form is answered, or null for a host that cannot be asked
@@ -39,7 +39,7 @@ const [command, ...args] = options.bridge;
 await client.connect(new StdioClientTransport({ command, args, stderr: 'inherit' }), { timeout: 60_000 });
 say({ listed: (await client.listTools({}, { timeout: 60_000 })).tools.map((tool) => tool.name) });
 
-/** Calls a tool once. Returns whether what came back has a reference in it. */
+/** Calls a tool once. Returns the text that came back. */
 async function play(turn) {
   const filled = Object.entries(turn.arguments).map(([name, value]) => [
     name,
@@ -57,15 +57,17 @@ async function play(turn) {
     const found = shown.match(/\b[0-9a-f]{32}\b/g);
     reference = found?.at(-1) ?? reference;
     say({ shown, is_error: result.isError ?? false });
-    return found !== null;
+    return shown;
   } catch (error) {
     say({ failed: error.message, code: error.code ?? null });
-    return false;
+    return error.message;
   }
 }
 
 for (const turn of options.turns) {
-  while ((await play(turn)) && turn.is_repeated);
+  for (let times = 0; times < turn.most; times += 1) {
+    if ((await play(turn)).includes(turn.until)) break;
+  }
 }
 say({ progressed });
 await client.close();

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-__all__ = ["REFERENCE", "Turn", "follow", "next_turn", "references"]
+__all__ = ["MOST", "REFERENCE", "Turn", "follow", "next_turn", "references"]
 
 REFERENCE: Final = "$reference"
 """Stands in arguments for the reference that the model was shown last."""
+
+MOST: Final = 20
 
 _REFERENCE: Final = re.compile(r"\b[0-9a-f]{32}\b")
 
@@ -22,21 +24,21 @@ class Turn:
     Attributes:
         tool: The server's name of it, or the bridge's.
         arguments: JSON values.
-        is_repeated: The call is made again, for as long as what comes back has a reference in it.
+        until: The call is made again until what comes back has this text, :data:`MOST` times at most.
     """
 
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    is_repeated: bool = False
+    until: str = ""
 
     def document(self) -> dict[str, Any]:
         """As JSON, for a host in another language."""
-        return asdict(self)
+        return {**asdict(self), "most": MOST if self.until else 1}
 
 
-def follow(wait_s: float = 60.0) -> Turn:
+def follow(until: str, wait_s: float = 60.0) -> Turn:
     """Ask for the result of the call whose reference was shown last, until it is there."""
-    return Turn("task_result", {"reference": REFERENCE, "wait_s": wait_s}, is_repeated=True)
+    return Turn("task_result", {"reference": REFERENCE, "wait_s": wait_s}, until)
 
 
 def references(shown: Sequence[str]) -> list[str]:
@@ -46,10 +48,12 @@ def references(shown: Sequence[str]) -> list[str]:
 
 def next_turn(turns: Sequence[Turn], shown: Sequence[str]) -> Turn | None:
     """The turn after these results, with its reference filled in; ``None`` if all are played."""
-    left = [*turns]
+    left, times = [*turns], 0
     for text in shown:
-        if not (left[0].is_repeated and references([text])):
+        times += 1
+        if left[0].until in text or times == MOST:
             left.pop(0)
+            times = 0
         if not left:
             return None
     known = references(shown)

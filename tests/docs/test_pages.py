@@ -79,7 +79,7 @@ def test_the_blocks_run_at_a_server_of_2025_11_25(legacy_python_server: LegacySe
 @pytest.mark.parametrize("page", sorted((DOCS / "guides").glob("*.md")), ids=lambda page: page.stem)
 def test_a_guide_opens_with_code_that_runs(page: Path) -> None:
     if page.stem != "index":
-        language = "console" if page.stem == "terminal" else "python"
+        language = {"terminal": "console", "bridge": "json", "bridge-hosts": "json"}.get(page.stem, "python")
         assert re.match(rf"# .*\n\n```{language}\n", page.read_text(encoding="utf-8"))
 
 
@@ -130,4 +130,4 @@ def test_every_public_error_has_its_cause_and_its_remedy() -> None:
 
 
 def test_the_readme_fits_on_a_page() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 165
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 175

@@ -69,6 +69,7 @@ from mcp_tasks_client import (
     RemoteProtocolError,
     SessionError,
     SqliteJournal,
+    StdioServer,
     Task,
     TaskCancelledError,
     TaskError,
@@ -111,6 +112,8 @@ async def ask_for_headers() -> dict[str, str]:
 def clients(session: ServerSession, journal: Journal, path: Path, http_client: httpx.AsyncClient) -> None:
     assert_type(TasksClient(URL), TasksClient)
     TasksClient(session)
+    TasksClient(StdioServer("python", ["server.py"], env={"KEY": "v"}, cwd=path, start_timeout_s=10))
+    StdioServer(["python", "server.py"])  # type: ignore[arg-type]
     TasksClient(URL, journal=None)
     TasksClient(URL, journal="tasks.sqlite3")
     TasksClient(URL, journal=path)
@@ -343,6 +346,8 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.list_tools("cursor"), ListToolsResult)
     assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
     assert_type(await client.send_ping(), EmptyResult)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda method, params: None)
+    TasksClient("http://127.0.0.1/mcp", on_notification=lambda params: None)  # type: ignore[arg-type, misc]
     assert_type(await client.request("resources/read", {"uri": "file:///a"}), dict[str, Any])
     await client.request("resources/list")
     await client.request("resources/list", params=["a"])  # type: ignore[arg-type]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...aio.clock import Clock
 from ...errors import SessionError
 from ...policy import PollPolicy
+from ...protocol import JSONObject
 from ...questions.callbacks import Inputs
 from ..base import Limits, Session
 from ..by_url.discovery import DiscoveringSession
@@ -25,9 +27,13 @@ def session_by_command(
     *,
     older: dict[str, Any],
     endpoint: str | None = None,
+    tell: Callable[[JSONObject], None] | None = None,
     asks_version: bool = True,
 ) -> DiscoveringSession[StdioSession]:
-    """The session of a server that is a process. Nothing is started yet."""
+    """The session of a server that is a process. Nothing is started yet.
+
+    ``tell`` is told of each message of the server's that comes unasked.
+    """
 
     def speak_other(stdio: StdioSession) -> Session:
         # Loaded only for a server that turns out to need it.
@@ -40,6 +46,7 @@ def session_by_command(
         endpoint=endpoint,
         capabilities=inputs.capabilities,
         limits=Limits(tasks_in_flight=policy.polls_in_flight),
+        tell=tell,
         sleep=clock.sleep,
     )
     return DiscoveringSession(stdio, speak_other, asks_version=asks_version, is_unclear=_may_want_initialize)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -29,10 +30,18 @@ from ..param_headers import param_headers
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
 from ..wire import WireRequest, WireSession, own_info
+from .changes import Changes, keep_told, offered_changes
 from .channel import HttpChannel, Message
 from .endpoint_names import name_of_url, parse_url
 from .headers import FIXED_HEADERS, AnyHeaders, HostHeaders
-from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
+from .subscription import (
+    LISTEN,
+    Subscription,
+    TakesMessages,
+    keep_subscribed,
+    listen_params,
+    read_subscription,
+)
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -65,11 +74,14 @@ class HttpSession(WireSession):
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
         limits: Sizes, caps and time-outs; ``None`` is the defaults.
+        tell: Told of each message of the server's on the streams of replies, and of changed lists; ``None``
+            asks for no such stream.
         sleep: Waits, in seconds, before a discovery is repeated and a stream is opened again.
 
     Attributes:
         channel: Sends the requests, with the host's headers.
         client_info: As given, or ours.
+        tell: As given.
 
     Raises:
         ValueError: The URL is not an absolute ``http`` or ``https`` URL, or a header cannot be sent.
@@ -87,6 +99,7 @@ class HttpSession(WireSession):
         capabilities: JSONObject | None = None,
         client_info: JSONObject | None = None,
         limits: Limits | None = None,
+        tell: Callable[[JSONObject], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         parsed = parse_url(url)
@@ -95,6 +108,7 @@ class HttpSession(WireSession):
         self.client_info = client_info or own_info()
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
         self._ids = itertools.count(1)
+        self.tell = tell
         self._sleep = sleep
         self._catalogue = ToolCatalogue(self._look_up, self.endpoint, sleep)
         self.channel = HttpChannel(
@@ -132,7 +146,7 @@ class HttpSession(WireSession):
         message, call = self._message(request), request.call
         if call is None:
             await before_send()
-            return await (self._send_call(message, None) if request.patient else self._send(message))
+            return await (self._send_call(message) if request.patient else self._send(message))
         listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
             self._check_makes_task(listed.tool)
@@ -165,7 +179,14 @@ class HttpSession(WireSession):
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
-        await keep_subscribed(self._listen, observed, self._sleep)
+        asked = {} if self.tell is None else offered_changes(self._catalogue.capabilities)
+        if not asked:
+            await keep_subscribed(self._listen, observed, self._sleep)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep_subscribed, self._listen, observed, self._sleep)
+            begin, listen = partial(Changes, asked, self._hear), partial(self._listen_for_changes, asked)
+            await keep_told(listen, begin, self._sleep)
 
     async def aclose(self) -> None:
         """Close the HTTP client, if it is our own, and end what is under way."""
@@ -174,18 +195,33 @@ class HttpSession(WireSession):
 
     async def _listen(self, subscription: Subscription) -> None:
         request = WireRequest(LISTEN, listen_params(subscription.task_ids), subscription.context)
-        message = self._message(request, tuple(subscription.task_ids))
+        await self._read_stream(self._message(request, tuple(subscription.task_ids)), subscription)
+
+    async def _listen_for_changes(self, asked: JSONObject, changes: Changes) -> None:
+        await self._read_stream(self._message(WireRequest(LISTEN, {"notifications": asked}, None)), changes)
+
+    async def _read_stream(self, message: Message, stream: TakesMessages) -> None:
         # A compressed stream holds back what is to be told until there is more of it.
         message.headers["Accept-Encoding"] = "identity"
-        await read_subscription(self.channel, message, subscription, self.limits.task_timeout_s)
+        await read_subscription(self.channel, message, stream, self.limits.task_timeout_s)
+
+    def _hear(self, message: JSONObject) -> None:
+        if message.get("method") == "notifications/tools/list_changed":
+            self._catalogue.forget_tools()
+        if self.tell is not None:
+            self.tell(message)
 
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
         timeout_s = self.limits.task_timeout_s
         return await self.channel.exchange(message, silence_s=timeout_s, total_s=2 * timeout_s)
 
-    async def _send_call(self, message: Message, hear: Callable[[JSONObject], None] | None) -> JSONObject:
+    async def _send_call(
+        self, message: Message, hear: Callable[[JSONObject], None] | None = None
+    ) -> JSONObject:
         silence_s = self.limits.call_read_timeout_s
+        if hear is None and self.tell is not None:
+            hear = self._hear
         if hear is None:
             return await self.channel.exchange(message, silence_s=silence_s)
         message.headers["Accept-Encoding"] = "identity"  # as for every stream

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import anyio
 
@@ -20,23 +20,36 @@ from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
 from ..request_errors import TOO_MANY_REQUESTS
 from .channel import HttpChannel, Message
 
-__all__ = ["LISTEN", "Subscription", "keep_subscribed", "listen_params", "read_subscription"]
+__all__ = [
+    "ACKNOWLEDGED",
+    "LISTEN",
+    "LONGEST_PAUSE_S",
+    "LONGEST_RETRY_AFTER_S",
+    "MOMENT_S",
+    "DeclinedError",
+    "Subscription",
+    "TakesMessages",
+    "is_final",
+    "keep_subscribed",
+    "listen_params",
+    "read_subscription",
+]
 
 LISTEN: Final = "subscriptions/listen"
 
 _MOST_TASKS: Final = 1000
 """Task IDs that one stream names, at most. Further tasks are only polled."""
 
-_MOMENT_S: Final = 1.0
+MOMENT_S: Final = 1.0
 """Seconds for which tasks are observed before a stream is opened, and between one stream and the next."""
 
-_LONGEST_PAUSE_S: Final = 60.0
-_LONGEST_RETRY_AFTER_S: Final = 3600.0
+LONGEST_PAUSE_S: Final = 60.0
+LONGEST_RETRY_AFTER_S: Final = 3600.0
 
 _SILENCE_S: Final = 300.0
 """Seconds without a line, from the acknowledgement on, after which a stream counts as broken."""
 
-_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _STATUS_NOTIFICATIONS: Final = frozenset({"notifications/tasks", "notifications/tasks/status"})
 """The name of the protocol, and that of a draft, which is still seen."""
 
@@ -77,7 +90,7 @@ class Subscription:
         if "id" in message:
             return  # a request, which no server may send here
         method, params = message.get("method"), message.get("params")
-        if method == _ACKNOWLEDGED and not self.acknowledged:
+        if method == ACKNOWLEDGED and not self.acknowledged:
             if self.task_ids.isdisjoint(_ids_in(params)):
                 raise DeclinedError
             self.acknowledged = True
@@ -91,10 +104,19 @@ class Subscription:
 
 
 class DeclinedError(SessionError):
-    """The server tells of no task, or not of ours."""
+    """The server tells of nothing, or of nothing that is ours."""
 
     def __init__(self) -> None:
-        super().__init__("The server does not tell of the tasks that were asked for.")
+        super().__init__("The server tells of nothing that was asked for.")
+
+
+class TakesMessages(Protocol):
+    """One stream, as :func:`read_subscription` sees it."""
+
+    acknowledged: bool
+
+    def take(self, message: JSONObject) -> None:
+        """Take a message of the stream, or raise :class:`DeclinedError`."""
 
 
 def _ids_in(params: object) -> list[str]:
@@ -107,7 +129,7 @@ def _ids_in(params: object) -> list[str]:
 
 
 async def read_subscription(
-    channel: HttpChannel, message: Message, subscription: Subscription, timeout_s: float
+    channel: HttpChannel, message: Message, subscription: TakesMessages, timeout_s: float
 ) -> None:
     """Send the request, and pass on what comes until the server ends the stream in order.
 
@@ -115,7 +137,7 @@ async def read_subscription(
     until the acknowledgement; twice as many in all.
 
     Raises:
-        DeclinedError: The server tells of none of the tasks.
+        DeclinedError: The server tells of nothing that was asked for.
         SessionError: The server refused, or the stream broke or fell silent.
     """
     latest = anyio.current_time() + 2 * timeout_s
@@ -147,7 +169,7 @@ async def keep_subscribed(
     comes. A stream that lacks an observed task is replaced. ``open_stream`` reads one stream to its end, and
     raises as :func:`read_subscription` does.
     """
-    pause_s, failures = _MOMENT_S, 0
+    pause_s, failures = MOMENT_S, 0
     while True:
         while not observed.refs():
             await observed.changed()
@@ -163,11 +185,11 @@ async def keep_subscribed(
             case "ended":
                 asked_s = 0.0
             case error:
-                if _is_final(error):
+                if is_final(error):
                     return
-                asked_s = min(error.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
+                asked_s = min(error.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)
         failures = 1 if subscription.delivered else failures + 1
-        pause_s = max(growing_delay(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
+        pause_s = max(growing_delay(MOMENT_S, failures, LONGEST_PAUSE_S), asked_s)
 
 
 _Outcome: TypeAlias = SessionError | Literal["outgrown", "ended"]
@@ -184,7 +206,7 @@ async def _read_until_outgrown(
     async def watch() -> None:
         while _choose(observed) <= subscription.task_ids:
             await observed.changed()
-            await sleep(_MOMENT_S)
+            await sleep(MOMENT_S)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -202,7 +224,7 @@ def _choose(observed: ObservedTasks) -> frozenset[str]:
     return frozenset(islice(observed.refs(), _MOST_TASKS))
 
 
-def _is_final(error: SessionError) -> bool:
+def is_final(error: SessionError) -> bool:
     """Whether the server has refused, rather than been unreachable for a while."""
     if not error.retryable or error.http_status in _NOT_SUPPORTED:
         return True

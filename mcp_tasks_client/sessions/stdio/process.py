@@ -118,17 +118,17 @@ class ServerProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        errors_read = anyio.Event()
+        read, errors_read = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as group:
             try:
                 group.start_soon(self._write, process.stdin)
-                group.start_soon(self._read, process.stdout)
+                group.start_soon(self._read, process.stdout, read)
                 group.start_soon(self._read_errors, process.stderr, errors_read)
                 await self.over.wait()
             finally:
                 self._sending.close()
                 with anyio.CancelScope(shield=True):
-                    code = await _end(process)
+                    code = await _end(process, read)
                     with anyio.move_on_after(_DRAIN_S):
                         await errors_read.wait()
                     self.how = self._tell(code)
@@ -144,7 +144,7 @@ class ServerProcess:
         finally:
             self.over.set()
 
-    async def _read(self, stdout: ByteReceiveStream) -> None:
+    async def _read(self, stdout: ByteReceiveStream, read: anyio.Event) -> None:
         try:
             with suppress(*_CLOSED):
                 while True:
@@ -153,6 +153,7 @@ class ServerProcess:
             for line in self._lines.flush():
                 self._take(line)
         finally:
+            read.set()
             self.over.set()
 
     async def _read_errors(self, stderr: ByteReceiveStream, read: anyio.Event) -> None:
@@ -180,28 +181,33 @@ class ServerProcess:
         return f"{how}, and said last: {' | '.join(self._last_words)}" if self._last_words else how
 
 
-async def _end(process: Process) -> int | None:
-    """Have a process end, as MCP says: by the end of its stdin, and by force if need be."""
+async def _end(process: Process, closed: anyio.Event) -> int | None:
+    """Have a process end, as MCP says: by the end of its stdin, and by force if need be.
+
+    ``closed`` is set when its stdout has no writer any more. A child that has it open is ended as well.
+    """
     assert process.stdin is not None
     with suppress(*_CLOSED):
         await process.stdin.aclose()
-    if not await _has_ended(process, _TO_END_S):
+    if not await _has_ended(process, closed, _TO_END_S):
         _signal_all(process, signal.SIGTERM)
-        if not await _has_ended(process, _TO_TERMINATE_S):
+        if not await _has_ended(process, closed, _TO_TERMINATE_S):
             _signal_all(process, getattr(signal, "SIGKILL", signal.SIGTERM))
-            await _has_ended(process, _TO_DIE_S)
+            await _has_ended(process, closed, _TO_DIE_S)
     return process.returncode
 
 
-async def _has_ended(process: Process, within_s: float) -> bool:
+async def _has_ended(process: Process, closed: anyio.Event, within_s: float) -> bool:
     with anyio.move_on_after(within_s):
+        await closed.wait()
         while process.returncode is None:  # noqa: ASYNC110  # no event tells
             await anyio.sleep(_LOOK_S)
-    return process.returncode is not None
+        return True
+    return False
 
 
 def _signal_all(process: Process, number: int) -> None:
-    """Send a signal to a process that has not ended, and to its group."""
+    """Send a signal to the group of a process, of which somebody lives."""
     with suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
             process.terminate()

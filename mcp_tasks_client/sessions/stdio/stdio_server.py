@@ -15,8 +15,8 @@ class StdioServer:
 
     ``TasksClient(StdioServer("python", ["server.py"]))`` starts the process with its first request, and again
     with the next request after the process has ended. The tasks of a process end with it: they are not found
-    then. When the client closes, stdin is closed, and a process that does not end within a second is
-    terminated, with those of its children that are in its process group, and killed half a second later.
+    then. When the client closes, stdin is closed. A process that does not end within a second, or leaves a
+    child that has stdout open, is terminated with its process group, and killed half a second later.
 
     The version of the protocol is found out as for a server by URL. A ``tools/call`` that makes no task may
     take as long as the process lives. Lines of stdout that are no JSON-RPC are passed over. The lines of

@@ -40,12 +40,13 @@ class StdioSession(WireSession):
         client_info: ``name`` and ``version`` of the host.
         limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call`` may take as long as the
             process lives.
+        tell: Told of each message of the server's that comes unasked; ``None`` is nobody.
         sleep: Waits, in seconds, before a discovery is repeated.
 
     Attributes:
         client_info: As given, or ours.
         process: That of the server, which a session of another version may use.
-        hear: Called with the method and the params of each notification that concerns no call of ours.
+        tell: As given.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class StdioSession(WireSession):
         capabilities: JSONObject | None = None,
         client_info: JSONObject | None = None,
         limits: Limits | None = None,
+        tell: Callable[[JSONObject], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         name = name_of_command(server.command, server.args, server.cwd) if endpoint is None else endpoint
         super().__init__(name, limits)
         self.client_info = client_info or own_info()
-        self.hear: Callable[[str, JSONObject], None] | None = None
+        self.tell = tell
         self.process = CurrentProcess(server, name, self.limits.max_response_bytes, self._take)
         self._capabilities = capabilities or {}
         self._catalogue = ToolCatalogue(self._look_up, name, sleep)
@@ -155,5 +157,8 @@ class StdioSession(WireSession):
         hear = None if token is None else self._hearing.get(token)
         if hear is not None:
             hear(message)
-        elif self.hear is not None:
-            self.hear(method, params)
+            return
+        if method == "notifications/tools/list_changed":
+            self._catalogue.forget_tools()
+        if self.tell is not None:
+            self.tell(message)

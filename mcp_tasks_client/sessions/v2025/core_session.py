@@ -92,7 +92,7 @@ def session_over(
     """The session at a server that has turned out not to speak 2026-07-28. Nothing is sent yet.
 
     Args:
-        http: Its channel and limits are used, and left open.
+        http: Its channel, limits and ``tell`` are used. The channel is left open.
         inputs: Answers what the server asks outside of its tasks.
         receive: Limits of the tasks that the server has the client run; ``None`` is the defaults.
         task_preference: Whether to ask for tasks.
@@ -164,6 +164,7 @@ def _session_beside(
         receiver=Receiver(inputs, receive or ReceivePolicy(), clock),
         preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
         clock=clock,
+        tell=native.tell,
     )
 
 
@@ -171,7 +172,7 @@ class CoreTasksSession(Session):
     """A server of 2025-11-25.
 
     ``connect`` makes a connection: of the MCP session with an ID, or of a new one. ``inputs`` answers the
-    questions outside of the server's tasks.
+    questions outside of the server's tasks. ``tell`` is told of the server's notifications.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class CoreTasksSession(Session):
         receiver: Receiver,
         preference: TaskPolicy,
         clock: Clock,
+        tell: Callable[[JSONObject], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.limits = limits
@@ -199,7 +201,8 @@ class CoreTasksSession(Session):
         self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         forget_tools = self._catalogue.forget_tools
-        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
+        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools, tell)
+        self._is_heard = tell is not None
         self._sessions = McpSessions(
             partial(connect, inbound.hear),
             {**inputs.capabilities, **receiver.capabilities},
@@ -271,7 +274,7 @@ class CoreTasksSession(Session):
         if as_task:
             params["task"] = {"ttl": self._preference.ttl_ms}
             if shapes.read_progress_token({"_meta": meta}) is None:
-                meta["progressToken"] = secrets.token_hex(8)
+                meta["progressToken"] = shapes.make_progress_token(secrets.token_hex(8))
         return {**params, "_meta": meta} if meta else params
 
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
@@ -386,6 +389,8 @@ class CoreTasksSession(Session):
         """
         connection = await self._sessions.begin(context)
         if method != "server/discover":
+            if patient and self._is_heard:
+                await self._wait_for_stream(connection)
             silence_s = self.limits.call_read_timeout_s if patient else None
             return await connection.request(OwnRequest(method, params, context, silence_s=silence_s))
         await connection.request(OwnRequest("ping", params, context))

@@ -18,7 +18,7 @@ from ...questions.callbacks import InputContext, Inputs
 from ..repetition import repeat
 from .connection import CREATION_S, GET_STREAM, MOST_WAITING, Connection, OwnRequest
 from .receiver import Receiver
-from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
+from .shapes import QUESTIONS, is_own_token, read_related_task, read_request_id, strip_volatile
 from .task_tracker import TaskTracker, TrackedTask
 
 __all__ = ["Inbound"]
@@ -40,6 +40,8 @@ class Inbound:
         receiver: Runs the tasks that the server wants of us.
         clock: By which a reply is sent again.
         tools_changed: Called when the server's list of tools has changed.
+        tell: Told of each notification, but of those about requests of the server's, and of the progress of a
+            call whose host has asked for none; ``None`` if nobody is.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Inbound:
         receiver: Receiver,
         clock: Clock,
         tools_changed: Callable[[], None],
+        tell: Callable[[JSONObject], None] | None = None,
     ) -> None:
         self._tracker = tracker
         self._inputs = inputs
         self._receiver = receiver
         self._clock = clock
         self._tools_changed = tools_changed
+        self._tell = tell
         self._replying: dict[tuple[Connection, RequestId], anyio.CancelScope] = {}
         self._waiting = 0
 
@@ -72,6 +76,8 @@ class Inbound:
         if request_id is not None and isinstance(method, str):
             self._take_request(connection, request_id, method, params, source)
             return
+        if self._tell is not None and not is_own_token(params.get("progressToken")):
+            self._tell(message)
         match method:
             case "notifications/tasks/status" if isinstance(params.get("taskId"), str):
                 self._tracker.take_status(params["taskId"], params, connection, source.context)

@@ -21,6 +21,8 @@ __all__ = [
     "QUESTIONS",
     "declares_tasks",
     "inline_result",
+    "is_own_token",
+    "make_progress_token",
     "mark_answer",
     "read_created_task",
     "read_progress_token",
@@ -117,6 +119,19 @@ def read_related_task(params: JSONObject) -> str | None:
     related = meta.get(_RELATED_TASK) if isinstance(meta, dict) else None
     task_id = related.get("taskId") if isinstance(related, dict) else None
     return task_id if isinstance(task_id, str) and task_id else None
+
+
+_OWN_TOKENS: Final = "mcp-tasks-client/"
+
+
+def make_progress_token(unique: str) -> str:
+    """A progress token for a call whose host wants none."""
+    return _OWN_TOKENS + unique
+
+
+def is_own_token(token: object) -> bool:
+    """Whether a progress token is one that no host has given, whichever process has made it."""
+    return isinstance(token, str) and token.startswith(_OWN_TOKENS)
 
 
 def read_progress_token(params: Mapping[str, Any]) -> str | int | None:
