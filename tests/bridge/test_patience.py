@@ -245,9 +245,7 @@ async def test_names_that_the_server_uses_are_the_servers(host: MemoryHost, list
         assert "The call of task_list is still running." in told
         assert "Call mcp_tasks_task_result with" in told
         wire.let_go("tasks/get")
-        result = await host.call(
-            "mcp_tasks_task_result", {"reference": reference_in(told)}
-        )
+        result = await host.call("mcp_tasks_task_result", {"reference": reference_in(told)})
         assert result["content"] == RICH["content"]
 
 
