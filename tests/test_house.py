@@ -142,7 +142,7 @@ def test_no_import_runs_back_up() -> None:
 
 
 def test_the_command_and_the_bridge_use_public_modules_alone() -> None:
-    """A verb that lacks something shows that every host lacks it. The command may enter the bridge as well."""
+    """A verb that lacks something shows that every host lacks it. The command may enter the bridge."""
     public = {PACKAGE, *(f"{PACKAGE}.{name}" for name in ("estimate", "foreign_text", "forms", "progress"))}
     entered = {"cli": f"{PACKAGE}.bridge", "bridge": "nothing"}
     wrong = [
@@ -223,7 +223,8 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
     speaking = {
         path.relative_to(ROOT).as_posix(): len(found)
         for path in ROOT.rglob("*.py")
-        if not {"v2025", "relay", "bridge"} & {*path.parts} and (found := re.findall(r"2025.?11.?25", path.read_text()))
+        if not {"v2025", "relay", "bridge"} & {*path.parts}
+        and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
     said = {"protocol/__init__.py": "its name", "client.py": "an option"}
     assert speaking.keys() == said.keys()
