@@ -1,8 +1,8 @@
 """Durable tasks for hosts in any language: a server in front, behind which each call is one of ours.
 
 ``mcp-tasks bridge URL`` is the command of a host's MCP entry. The host speaks to the bridge as it does to any
-server. The bridge calls the real server by a :class:`~mcp_tasks_client.TasksClient`, with a journal. :func:`bridge` is the same
-for a program that has the streams of one connection.
+server. The bridge calls the real server by a :class:`~mcp_tasks_client.TasksClient`, with a journal.
+:func:`bridge` is the same for a program that has the streams of one connection.
 """
 
 from __future__ import annotations
