@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Final
 
 import anyio
@@ -25,11 +26,15 @@ import pytest
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ElicitResult, Implementation
+from mcp.server import Server
+from mcp_types import ElicitRequestFormParams, ElicitResult, Implementation
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.bridge import http as bridge_http
+from mcp_tasks_client.bridge.calls import Call, Prompt
+from mcp_tasks_client.bridge.host_request import Host, HostRefusedError
 from mcp_tasks_client.bridge.http import listen, open_app, url_of
+from mcp_tasks_client.bridge.introspection import Context, Next, put_in_front, when_ended
 from tests._forked import Program
 from tests.kit.command import until
 from tests.real_server import RealServer
@@ -385,6 +390,49 @@ async def test_a_host_is_asked_though_another_of_its_name_cannot_be(bridge: Brid
             assert text_of(await current.call_tool("ask_name", {})) == "Hello, Bob"
 
 
+@pytest.mark.anyio
+async def test_the_host_is_asked_that_understands_the_question() -> None:
+    """Of several that wait for one call: a model may have the reference of another host's call."""
+    asked: list[str] = []
+
+    def waiting(name: str, **capabilities: Any) -> Any:
+        async def ask(method: str, params: Any) -> dict[str, Any]:
+            asked.append(name)
+            return {"action": "decline"}
+
+        return SimpleNamespace(host=Host(name, "1", capabilities, OLDER), ask=ask)
+
+    call = Call("reference", "tool", None)
+    form = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
+    call.requests = [waiting("mute"), waiting("able", elicitation={})]
+    with anyio.fail_after(LIMIT_S):
+        await call.put(Prompt("question", "elicitation/create", form))
+        assert asked == ["able"]
+        call.requests = [waiting("mute")]
+        with pytest.raises(HostRefusedError):
+            await call.put(Prompt("question", "elicitation/create", form))
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_connection_is_told() -> None:
+    """By which the bridge forgets the sessions that it tells of changed lists."""
+    server: Server[Any] = Server("a server")
+    opened, ended = anyio.Event(), anyio.Event()
+
+    async def watch(context: Context, go_on: Next) -> Any:
+        if context.method == "notifications/initialized":
+            when_ended(context.session, ended.set)
+            opened.set()
+        return await go_on(context)
+
+    put_in_front(server, watch)
+    with anyio.fail_after(LIMIT_S):
+        async with Client(server, mode="legacy"):
+            await opened.wait()
+            assert not ended.is_set()
+        await ended.wait()
+
+
 # ── repetitions ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -657,7 +705,7 @@ async def test_requests_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             statuses.append((await http.get("http://127.0.0.1:1/mcp")).status_code)
             goes_on.set()  # the refused one is the first that has a reply
 
-        with anyio.fail_after(LIMIT_S):
+        with anyio.fail_after(LIMIT_S / 3):
             async with anyio.create_task_group() as group:
                 for _ in range(3):
                     group.start_soon(get)
