@@ -268,10 +268,6 @@ class Front:
             )
         within_s = self._answer_within(host.name)
         opened, serving = await service.opened(), await service.serving(within_s)
-        if within_s > 0 and "task_" in tool:
-            own = await service.tools()
-            if own.has(tool):
-                return await own.call(tool, arguments, request, serving)
         state = request.params.get("requestState")
         if isinstance(state, str) and state.startswith(OWN_STATE):
             reference = state.removeprefix(OWN_STATE)
@@ -281,6 +277,10 @@ class Front:
             answers = request.params.get("inputResponses")
             take_answers(call, answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
+        if within_s > 0 and "task_" in tool:
+            own = await service.tools()
+            if own.has(tool):
+                return await own.call(tool, arguments, request, serving)
         key = request.meta.get(_KEY)
         call, is_earlier = await opened.calls.find_or_begin(
             tool,

@@ -38,6 +38,10 @@ _SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(CreateMessageResult | CreateMess
 _ROOTS: Final[TypeAdapter[Any]] = TypeAdapter(ListRootsResult)
 
 
+class _NobodyCanAnswerError(Exception):
+    """The journal has no record of the call, so that nobody else sees its question."""
+
+
 class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
@@ -68,12 +72,10 @@ class Asker:
         reference, question = context.reference, context.question
         if self.calls is None:
             return None
-        # A server of 2025-11-25 asks as a part of a plain call, which is no call of the journal yet.
-        call = (
-            self.calls.newest_unanswered()
-            if reference is None
-            else self.calls.of_record(reference["record_id"])
-        )
+        if reference is not None:
+            call = self.calls.of_record(reference["record_id"])
+        else:  # a server of 2025-11-25 asks in the middle of a plain call
+            call = self.calls.newest_unanswered()
         if call is None:
             return None
         hosts = [one.host for one in call.requests] or [self._host]
@@ -90,6 +92,10 @@ class Asker:
                     continue
         if question is None:
             return None  # nobody else can answer it
+        if call.key is None and not call.has_record:
+            raise _NobodyCanAnswerError(
+                "the server asks before it makes a task, and the host cannot be asked"
+            )
         call.left[question.question_id] = question
         logger.warning(
             "A question of %s waits for a person, whom the host cannot ask: %s",
