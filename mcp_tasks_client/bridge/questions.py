@@ -49,8 +49,9 @@ class Asker:
         calls: Of the host; set once the client is open.
     """
 
-    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
+    def __init__(self, host: Host, line_for: Callable[[str], str], *, asks_host: bool) -> None:
         self._host = host
+        self._asks_host = asks_host
         self._line_for = line_for
         self.calls: Calls | None = None
 
@@ -79,7 +80,7 @@ class Asker:
         if call is None:
             return None
         hosts = [one.host for one in call.requests] or [self._host]
-        if any(one.can_be_asked(method, params) for one in hosts):
+        if self._asks_host and any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
