@@ -1,4 +1,4 @@
-"""What a model has that goes on with a call: by its repetition, by its reference, and where nobody can answer."""
+"""A model goes on with a call: by a repetition, by its reference, and where nobody can answer."""
 
 from __future__ import annotations
 
