@@ -115,6 +115,7 @@ class TasksClient:
             before each request, and once more when the server refuses them (HTTP 401): it renews the
             credential of the one user that the client is for. It runs in a task of the client's own; a plain
             function must not block. What it raises is the cause of the call's SessionError; resume the call.
+            A SessionError that it raises is the call's own: one that is ``retryable`` delays a poll.
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes

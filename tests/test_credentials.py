@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_tasks_client import (
     BlockingTasksClient,
     Clock,
+    ConnectionLostError,
     CredentialRefusedError,
     MemoryJournal,
     PollPolicy,
@@ -343,6 +344,33 @@ async def test_a_task_whose_headers_cannot_be_had_waits_until_it_is_resumed() ->
         assert caught.value.handle is not None
         (handle,) = await client.resume()
         assert (await handle.refresh()).status == "working"
+
+
+async def test_headers_that_cannot_be_had_now_delay_a_poll_if_their_function_says_so() -> None:
+    away = ConnectionLostError("the identity provider is away", retryable=True)
+    headers, failures = Asked("good", "good", "good", away, "good"), list[ConnectionLostError]()
+    async with asking(headers) as (client, server):
+        handle = await client.start_tool("slow")
+        with anyio.fail_after(LIMIT_S):
+            while not (failures and headers.times > 5):
+                try:
+                    await handle.refresh()
+                except ConnectionLostError as error:
+                    failures.append(error)
+        assert str(failures[0]) == "the identity provider is away"
+        assert failures[0].not_executed
+        assert not away.not_executed, "each request has an error of its own"
+        assert not handle.done
+        assert len(server.witness.log("tools/call")) == 1
+
+
+async def test_a_credential_that_its_function_calls_refused_is_not_asked_for_again() -> None:
+    headers = Asked("good", "good", CredentialRefusedError("log in again"))
+    async with asking(headers) as (client, server):
+        with pytest.raises(CredentialRefusedError, match="log in again"):
+            await client.call_tool("slow", idempotency_key="k")
+        assert headers.times == 3
+        assert not server.witness.log("tools/call")
 
 
 @pytest.mark.parametrize("version", [CURRENT, OLDER])

@@ -49,8 +49,9 @@ class Asker:
         calls: Of the host; set once the client is open.
     """
 
-    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
+    def __init__(self, host: Host, line_for: Callable[[str], str], *, asks_host: bool) -> None:
         self._host = host
+        self._asks_host = asks_host
         self._line_for = line_for
         self.calls: Calls | None = None
 
@@ -72,16 +73,14 @@ class Asker:
         reference, question = context.reference, context.question
         if self.calls is None:
             return None
-        # A server of 2025-11-25 asks as a part of a plain call, which is no call of the journal yet.
-        call = (
-            self.calls.newest_unanswered()
-            if reference is None
-            else self.calls.of_record(reference["record_id"])
-        )
+        if reference is not None:
+            call = self.calls.of_record(reference["record_id"])
+        else:  # a server of 2025-11-25 asks in the middle of a plain call
+            call = self.calls.newest_unanswered()
         if call is None:
             return None
         hosts = [one.host for one in call.requests] or [self._host]
-        if any(one.can_be_asked(method, params) for one in hosts):
+        if self._asks_host and any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:

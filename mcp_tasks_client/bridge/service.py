@@ -89,12 +89,12 @@ class Service:
     ) -> None:
         self._line_for = line_for
         self._application = application
-        self._asker = Asker(host, line_for)
+        self._asker = Asker(host, line_for, asks_host=asks_host)
         declared = host.capabilities
         self._connect = partial(
             connect,
             application,
-            elicitation=self._asker.elicit if asks_host else "later",
+            elicitation=self._asker.elicit,
             sampling=self._asker.sample if asks_host and "sampling" in declared else None,
             roots=self._asker.list_roots if asks_host and "roots" in declared else None,
             on_notification=self._hear,
@@ -146,11 +146,14 @@ class Service:
         """The tools of the bridge, by names that the server does not use.
 
         Raises:
-            TasksClientError: The server could not be asked for its tools, or the journal not be opened.
+            TasksClientError: The journal could not be opened.
         """
         opened = await self.opened()
         if self._prefix is None:
-            self._prefix = choose_prefix(await self._names())
+            try:
+                self._prefix = choose_prefix(await self._names())
+            except tasks.SessionError:  # the server is away, and results that are here are handed out
+                return TaskTools(opened.inbox, opened.calls, "")
         return TaskTools(opened.inbox, opened.calls, self._prefix)
 
     async def serving(self, answer_within_s: float) -> Serving:
@@ -163,7 +166,8 @@ class Service:
             TasksClientError: The journal could not be opened.
         """
         opened = await self.opened()
-        return Serving(opened.calls, answer_within_s, f"{self._prefix or ''}task_result", self._line_for)
+        result_tool = (await self.tools()).result_tool if answer_within_s else ""
+        return Serving(opened.calls, answer_within_s, result_tool, self._line_for)
 
     async def _names(self) -> set[str]:
         names: set[str] = set()

@@ -84,6 +84,8 @@ def describe_error(error: tasks.TasksClientError) -> str:
             f"{error} It is not known whether the tool has run. Do not call it again on your own: ask the "
             "user, or look at the effects first."
         )
+    if isinstance(error, tasks.CredentialRefusedError):
+        return f"{error} A user logs in by `mcp-tasks login` and the URL of the server, in a terminal."
     return str(error)
 
 

@@ -126,7 +126,9 @@ def bridge(
         endpoint = target.make_client(where).endpoint  # options that make no sense are told now
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
-            client = target.make_client(where, application=application, output_schema="off", **callbacks)
+            client = target.make_client(
+                where, lives_long=True, application=application, output_schema="off", **callbacks
+            )
             inbox = tasks.Inbox(
                 where.name_journal(),
                 endpoint=client.endpoint,

@@ -119,13 +119,15 @@ async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None
         await waiting.cancel(record)
     except tasks.SessionError as error:
         failure = as_command_error(error)
+        if isinstance(error, tasks.CredentialRefusedError):
+            failure = waiting.refuse(record, error)
         if failure.exit is Exit.UNEXPECTED and error.retryable:
             failure.exit = Exit.UNREACHABLE
         raise CommandError(
             failure.exit,
             f"{error} The wish is in the journal, and goes with the next poll:",
             record=record.record_id,
-            next=where.line("wait", short_id(record.record_id)),
+            next=failure.next or where.line("wait", short_id(record.record_id)),
         ) from error
 
 

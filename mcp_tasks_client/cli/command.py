@@ -72,7 +72,7 @@ class Command:
                 failure.exit = Exit.GONE
             raise failure from None
 
-    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
+    def make_client(self, where: Where, *, lives_long: bool = False, **options: Any) -> tasks.TasksClient:
         """A client for the server. Args and errors are those of :meth:`Server.make_client`."""
         with reading_options():
             return tasks.TasksClient(

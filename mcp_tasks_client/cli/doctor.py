@@ -219,6 +219,7 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
         "tasks": None,
         "tools": None,
         "credential": None,
+        "login": None,
         "clock_ahead_s": None,
     }
     try:
@@ -229,15 +230,17 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
                 told["name"] = said.server_info.name
                 told["tools"] = len((await client.list_tools()).tools)
                 if isinstance(server, Server):
-                    told["credential"] = "accepted" if server.headers else "not needed"
-    except CommandError as error:  # a command that does not start
+                    told["login"] = _look_at_login(server)
+                    given = server.headers or told["login"]
+                    told["credential"] = "accepted" if given else "not needed"
+    except CommandError as error:  # such as a command that does not start
         if error.exit is Exit.USAGE:
             raise
-        findings.append(_Finding("server", str(error), error.next))
-    except tasks.CredentialRefusedError as error:
-        told |= {"reached": True, "credential": "refused"}
-        line = Line("doctor", *name_server(server), "--bearer-env", "VAR")
-        findings.append(_Finding("server", str(error), str(line)))
+        line = error.next
+        if isinstance(cause := error.__cause__, tasks.CredentialRefusedError):
+            told |= {"reached": cause.http_status is not None, "credential": "refused"}
+            line = line or str(Line("doctor", *name_server(server), "--bearer-env", "VAR"))
+        findings.append(_Finding("server", str(error), line))
     except tasks.SessionError as error:
         told["reached"] = told["reached"] or error.http_status is not None or error.code is not None
         findings.append(_Finding("server", str(error)))
@@ -260,6 +263,12 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
             )
             findings.append(_Finding("server", words))
     return told
+
+
+def _look_at_login(server: Server) -> dict[str, Any] | None:
+    """The login that was used, for programs, without its tokens."""
+    login = None if server.has_credential else server.login_file().read()
+    return None if login is None else {"expires_at": iso(login.expires_at), "renews": login.renews}
 
 
 def _makes_tasks(said: InitializeResult) -> bool:
@@ -328,5 +337,8 @@ def _tell_server(server: dict[str, Any]) -> Iterator[str]:
         yield "1 tool" if server["tools"] == 1 else f"{server['tools']} tools"
     if server["credential"] is not None:
         yield f"credential {server['credential']}"
+    if (login := server["login"]) is not None:
+        until = "" if login["expires_at"] is None else f" until {login['expires_at']}"
+        yield f"login{until}{', which renews itself' if login['renews'] else ''}"
     if server["clock_ahead_s"] is not None:
         yield f"clock {server['clock_ahead_s']:+.1f} s"

@@ -22,11 +22,14 @@ async def list_tools(client: tasks.TasksClient) -> AsyncIterator[Tool]:
 
     Raises:
         CommandError: The server could not be asked, or its list does not end.
+        CredentialRefusedError: The server refuses the credential.
     """
     cursor = None
     for _ in range(_MOST_PAGES):
         try:
             page = await client.list_tools(cursor)
+        except tasks.CredentialRefusedError:
+            raise
         except tasks.SessionError as error:
             failure = as_command_error(error)
             if failure.exit is Exit.OUTCOME_UNKNOWN:

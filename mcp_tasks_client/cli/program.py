@@ -10,7 +10,22 @@ import typer
 
 import mcp_tasks_client as tasks
 
-from . import answer, bridge, call, cancel, doctor, drive, ls, prune, questions, show, tools, wait
+from . import (
+    answer,
+    bridge,
+    call,
+    cancel,
+    doctor,
+    drive,
+    login,
+    logout,
+    ls,
+    prune,
+    questions,
+    show,
+    tools,
+    wait,
+)
 from .exits import CommandError, Exit
 from .output import Output, fail_to_write
 from .server import name_command
@@ -34,6 +49,8 @@ for verb in (
     cancel.cancel,
     drive.drive,
     prune.prune,
+    login.login,
+    logout.logout,
     doctor.doctor,
     bridge.bridge,
 ):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -17,9 +17,12 @@ import mcp_tasks_client as tasks
 
 from .asking import Elicit
 from .command import Command
-from .exits import CommandError, Exit, reading_options
+from .exits import CommandError, Exit, as_command_error, reading_options
 from .journal import APPLICATION, Where
+from .lines import Line
+from .logins import LoginFile
 from .mcp_json import read_entry
+from .oauth import authorize
 
 __all__ = [
     "AnyServer",
@@ -34,9 +37,14 @@ __all__ = [
     "name_command",
     "name_server",
     "read_headers",
+    "read_login_server",
     "read_reach",
     "read_server",
 ]
+
+_FORBIDDEN: Final = 403
+_HAS_LOGINS: Final = "resource_metadata"
+"""In a ``WWW-Authenticate``, names where it is said how to log in. Source: RFC 9728, 5.1."""
 
 _COMMAND: Final = "\0"
 """Begins the text that stands for a command, where a line has a URL. No typed word can hold it."""
@@ -115,15 +123,39 @@ class Server:
         """True if the record of a call says where the server is, and with which headers."""
         return self.file_name is None and "…" not in self.name
 
-    def client(
+    @property
+    def has_credential(self) -> bool:
+        """True if the line or an mcp.json gives a credential. The user's login is left alone then."""
+        return "@" in urlsplit(self.url).netloc or "authorization" in map(str.lower, self.headers)
+
+    def login_file(self) -> LoginFile:
+        """Where the user's login at the server is kept.
+
+        Raises:
+            CommandError: The URL makes no sense.
+            SessionError: The user has no home folder.
+        """
+        with reading_options():
+            return LoginFile(self.url)
+
+    def refuse(self, error: tasks.CredentialRefusedError) -> CommandError:
+        """The error of a credential that is refused: for a server with logins the line that logs in."""
+        failure = as_command_error(error)
+        has_logins = _HAS_LOGINS in error.challenge or self._find_login() is not None
+        if has_logins and not self.has_credential and error.http_status != _FORBIDDEN:
+            failure.next = str(Line("login", self.name))
+        return failure
+
+    @asynccontextmanager
+    async def client(
         self,
         where: Where,
         elicitation: Elicit,
         *,
         scope: tasks.Scope | None = None,
         application: str = APPLICATION,
-    ) -> AbstractAsyncContextManager[tasks.TasksClient]:
-        """A client for the server, over the journal.
+    ) -> AsyncIterator[tasks.TasksClient]:
+        """A client for the server, over the journal. It has the user's login, if the line has no credential.
 
         Args:
             where: The journal, and on whose behalf.
@@ -132,29 +164,56 @@ class Server:
             application: Whose calls the client makes.
 
         Raises:
-            CommandError: The URL, a header or the journal makes no sense.
+            CommandError: The URL, a header or the journal makes no sense; or the credential is refused.
         """
-        return self.make_client(
+        made = self.make_client(
             where,
             endpoint=None if scope is None else scope.endpoint,
             principal=where.principal if scope is None else scope.principal,
             application=application,
             elicitation=elicitation,
         )
+        try:
+            async with made as client:
+                yield client
+        except tasks.CredentialRefusedError as error:
+            raise self.refuse(error) from error
 
-    def make_client(self, where: Where, **options: Any) -> tasks.TasksClient:
-        """A client for the server, over the journal, with options of :class:`TasksClient`.
+    def make_client(self, where: Where, *, lives_long: bool = False, **options: Any) -> tasks.TasksClient:
+        """A client for the server, over the journal.
+
+        Args:
+            where: The journal, and on whose behalf.
+            lives_long: The client uses a login that comes later, too.
+            options: Of :class:`TasksClient`.
 
         Raises:
             CommandError: The URL, a header or the journal makes no sense.
         """
+
+        async def add_login() -> dict[str, str]:
+            login = self._find_login()
+            return {**self.headers, **({} if login is None else await authorize(login))}
+
+        has_login = lives_long or self._find_login() is not None
         with reading_options():
             return tasks.TasksClient(
                 self.url,
                 journal=where.name_journal(),
-                headers=self.headers or None,
+                # Asked again after HTTP 401, so that the request is repeated: for a login alone.
+                headers=add_login if has_login else self.headers,
                 **{"principal": where.principal, **options},
             )
+
+    def _find_login(self) -> LoginFile | None:
+        """Where a login is that is to be used; ``None`` if there is none."""
+        if self.has_credential:
+            return None
+        try:
+            file = self.login_file()
+        except tasks.SessionError:  # a user without a home has never logged in
+            return None
+        return file if file.is_there else None
 
 
 AnyServer: TypeAlias = Server | Command
@@ -204,6 +263,20 @@ def read_server(
     assert entry.command is not None, "a URL or a command"
     _refuse_headers(headers)
     return Command(entry.command, entry.args, environment=entry.env, folder=entry.cwd, name=given)
+
+
+def read_login_server(given: str) -> Server:
+    """The server that a line names, for a login.
+
+    Raises:
+        CommandError: As above; or a login would never be used for it.
+    """
+    server = read_server(given)
+    if isinstance(server, Command):
+        raise CommandError(Exit.USAGE, "A login is for a server by its URL. A command gets none.")
+    if server.has_credential:
+        raise CommandError(Exit.USAGE, "SERVER brings a credential, which is used in place of a login.")
+    return server
 
 
 def name_server(server: AnyServer) -> list[str]:

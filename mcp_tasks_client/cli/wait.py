@@ -17,7 +17,7 @@ from mcp_tasks_client.progress import CallLine, line_of, show_progress
 
 from .asking import Elicit, QuestionsOption, callback_for, refuse
 from .completion import complete_record
-from .exits import CommandError, Exit
+from .exits import CommandError, Exit, as_command_error
 from .following import End, Follower, follow, waits_for
 from .journal import (
     APPLICATION,
@@ -30,7 +30,7 @@ from .journal import (
 )
 from .output import Output
 from .running import run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, Reach, ServerOption, read_reach
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Reach, Server, ServerOption, read_reach
 from .times import TimeoutOption
 
 __all__ = ["Waiting", "receive", "wait"]
@@ -157,6 +157,8 @@ class Waiting:
             async def see(record: tasks.TaskRecord) -> None:
                 try:
                     self.ends[record.record_id] = await self._see(record)
+                except tasks.CredentialRefusedError as error:
+                    self.ends[record.record_id] = self.refuse(record, error)
                 except (CommandError, tasks.TasksClientError) as error:
                     self.ends[record.record_id] = error
                 if only_first:
@@ -178,6 +180,15 @@ class Waiting:
         else:
             handle = await self._attach(record)
             await handle.cancel()
+
+    def refuse(self, record: tasks.TaskRecord, error: tasks.CredentialRefusedError) -> CommandError:
+        """The error of a call whose server has refused the credential.
+
+        Raises:
+            CommandError: Its server is not known.
+        """
+        server = self._reach.server_of(record)
+        return server.refuse(error) if isinstance(server, Server) else as_command_error(error)
 
     async def _see(self, record: tasks.TaskRecord) -> End:
         """Follow a call to its end: by the journal while another program drives it, else over a client."""

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -23,9 +23,10 @@ import httpx
 
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer, ask, complete, fail, form, reply, work
+from tests.kit.current_server import CurrentServer, Fault
 from tests.kit.older_server import TASKS, Arrived, OlderServer, Stream, question
 
-__all__ = ["DATA", "RICH", "SERVERS", "URL", "Wire", "behind", "scripted"]
+__all__ = ["DATA", "RICH", "SERVERS", "URL", "Wire", "behind", "replying", "scripted"]
 
 URL: Final = "http://server.test/mcp"
 SERVERS: Final = ("2026-07-28", "2025-11-25", "no tasks")
@@ -130,6 +131,25 @@ async def behind(server: str) -> AsyncIterator[Wire]:
         inner = httpx.MockTransport(_OlderTools(makes_tasks=server != "no tasks"))
     async with inner:
         yield Wire(inner, server)
+
+
+def replying(replies: Mapping[str, Any]) -> Wire:
+    """A server of 2026-07-28 that has these replies; see :class:`CurrentServer`."""
+    server = CurrentServer()
+    server.replies |= replies
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        message = json.loads(request.content)
+        if "id" not in message:
+            return httpx.Response(202)
+        envelope = {"jsonrpc": "2.0", "id": message["id"]}
+        try:
+            envelope["result"] = await server(message["method"], message.get("params", {}))
+        except Fault as fault:
+            envelope["error"] = {"code": fault.code, "message": fault.message, "data": fault.data}
+        return httpx.Response(200, json=envelope)
+
+    return Wire(httpx.MockTransport(answer))
 
 
 def scripted() -> ScriptedServer:

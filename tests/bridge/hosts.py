@@ -220,7 +220,7 @@ class Host(ABC):
         is_moved_by_progress: Progress starts that limit anew, if the host is patient.
         is_always_patient: It is patient, whatever the setting.
         can_be_asked: A person can answer a form there.
-        declines_by_itself: It declares that it can be asked, and declines each form.
+        always_declares: It declares that it can be asked, whether a person is there or not.
         tells_that_it_gave_up: It sends ``notifications/cancelled`` when the time of a call is over.
     """
 
@@ -230,7 +230,7 @@ class Host(ABC):
     is_moved_by_progress: ClassVar[bool] = False
     is_always_patient: ClassVar[bool] = False
     can_be_asked: ClassVar[bool] = False
-    declines_by_itself: ClassVar[bool] = False
+    always_declares: ClassVar[bool] = False
     tells_that_it_gave_up: ClassVar[bool] = True
 
     @abstractmethod
@@ -357,7 +357,7 @@ class Codex(Agent):
     """``codex exec``."""
 
     name = "codex"
-    declines_by_itself = True
+    always_declares = True  # and declines each form by itself
 
     def prepare(self) -> None:
         npm.packages(CODEX)
@@ -488,6 +488,7 @@ class FastMcp(Command):
     """``fastmcp call``."""
 
     name = "fastmcp"
+    always_declares = True
     shortest_limit_s = 10.0
     can_be_asked = True
 

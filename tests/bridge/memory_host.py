@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -232,6 +233,12 @@ class MemoryHost:
     async def give_up(self, sent: Sent) -> None:
         """Tell the server that nobody waits for the reply any more."""
         await self.notify("notifications/cancelled", {"requestId": sent.request_id, "reason": "timed out"})
+        with suppress(Refused):  # messages are taken in order: after this reply the server has read it
+            await self.request("tasks/list")
+
+    def method_of(self, request_id: Any) -> str:
+        """The method of a request that was sent."""
+        return self._sent[request_id].method
 
     def notified(self, method: str) -> list[JSONObject]:
         """The params of the notifications of a method."""

@@ -1,4 +1,4 @@
-"""A model goes on with a call: by a repetition, by its reference, and where nobody can answer."""
+"""The ways of a model to go on with a call: its repetition, its reference, and a question for a person."""
 
 from __future__ import annotations
 

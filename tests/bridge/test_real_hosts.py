@@ -225,7 +225,7 @@ def test_a_question_reaches_the_person_at_the_host(cell: Cell) -> None:
 
 
 def test_a_question_that_the_host_cannot_ask_waits_for_a_person_elsewhere(cell: Cell) -> None:
-    options = (*SOON, "--questions", "inbox") if cell.host.declines_by_itself else SOON
+    options = (*SOON, "--questions", "inbox") if cell.host.always_declares else SOON
     with cell.talk(cell.turn("asks"), follow("Hello"), options=options) as talk:
         talk.until(lambda: talk.has_shown("mcp-tasks answer"))
         talk.until(lambda: cell.answer("Ada"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,35 +16,28 @@ from mcp_tasks_client.bridge import serve_streams
 from .behind import URL
 from .memory_host import LIMIT_S, MemoryHost
 
-__all__ = ["QUICK", "Broken", "bridged"]
+__all__ = ["QUICK", "bridged"]
 
 QUICK = tasks.PollPolicy(
     floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
 )
 
 
-class Broken:
-    """A stream to a host whose pipe has broken: replies to these methods are not written."""
+class _Pipe:
+    """The stream to a host, of which a test sees each reply before it is written."""
 
-    def __init__(self, inner: Any, methods: set[str], sent: dict[int, Any]) -> None:
+    def __init__(self, inner: Any, host: MemoryHost, before_reply: Callable[[str], Awaitable[None]]) -> None:
         self._inner = inner
-        self._methods = methods
-        self._sent = sent
+        self._host = host
+        self._before_reply = before_reply
 
     async def send(self, item: Any) -> None:
-        request = self._sent.get(getattr(item.message, "id", None))
-        if request is not None and request.method in self._methods and not hasattr(item.message, "method"):
-            raise anyio.BrokenResourceError
+        if not hasattr(item.message, "method"):
+            await self._before_reply(self._host.method_of(item.message.id))
         await self._inner.send(item)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    async def __aenter__(self) -> Broken:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 @asynccontextmanager
@@ -56,7 +49,7 @@ async def bridged(
     url: str = URL,
     principal: str = "ada",
     told: list[Any] | None = None,
-    unwritten: set[str] | None = None,
+    before_reply: Callable[[str], Awaitable[None]] | None = None,
     introduces: bool = True,
     **options: Any,
 ) -> AsyncIterator[MemoryHost]:
@@ -69,7 +62,7 @@ async def bridged(
         url: Of the server.
         principal: As of a client.
         told: Gets the function by which the server's notifications come.
-        unwritten: Methods whose replies break in the bridge's pipe.
+        before_reply: Called with the method of each request whose reply is about to be written.
         introduces: Whether the host has introduced itself when the block begins.
         options: Of ``serve_streams``.
     """
@@ -77,8 +70,8 @@ async def bridged(
     to_bridge, bridge_reads = anyio.create_memory_object_stream[Any](math.inf)
     bridge_writes, from_bridge = anyio.create_memory_object_stream[Any](math.inf)
     writes: Any = bridge_writes
-    if unwritten is not None:
-        writes = Broken(bridge_writes, unwritten, host._sent)
+    if before_reply is not None:
+        writes = _Pipe(bridge_writes, host, before_reply)
     async with httpx.AsyncClient(transport=wire) as http:
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
@@ -102,7 +95,7 @@ async def bridged(
 
         options = {"answer_within_s": 0, **options}
         with anyio.fail_after(LIMIT_S):
-            async with from_bridge, anyio.create_task_group() as group:
+            async with to_bridge, from_bridge, anyio.create_task_group() as group:
 
                 async def serve() -> None:
                     await serve_streams(connect, url, bridge_reads, writes, **options)

@@ -320,6 +320,7 @@ def test_a_server_is_told_with_its_version_its_tools_and_its_clock(
         "name": "real-tasks-server",
         "tasks": True,
         "credential": "not needed",
+        "login": None,
     }
     told = over_file("doctor", real_server.url, "--header", "X-Team: builds").out
     assert "reached, real-tasks-server, MCP 2026-07-28, makes tasks, " in told

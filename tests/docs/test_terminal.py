@@ -84,6 +84,8 @@ def test_the_fields_of_every_document_are_those_of_the_guide(docs_server: str, t
         "`ls`",
         "`questions`",
         "an error",
+        "`login`",  # tests/cli/test_login.py
+        "`logout`",  # likewise
         "`ls --watch`",  # tests/cli/test_watching.py
         "`tools`",  # the server's own
     }

@@ -7,11 +7,13 @@ all requests that wait for it: a refresh token must not be used twice.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
+from ...errors import SessionError
 from ...protocol import PROTOCOL_VERSION
 from ..param_headers import FIELD_NAME
 from ..request_errors import foreign_error
@@ -59,11 +61,15 @@ class HostHeaders:
         The request's ``own`` are not replaced by the host's.
 
         Raises:
-            SessionError: The host gave none that can be sent; ``not_executed``.
+            SessionError: The host gave none that can be sent, or raised this; ``not_executed``.
         """
         theirs = self._fixed
         if self._ask is not None:
             answer = await self._asking.run(None)
+            if isinstance(answer, SessionError):  # it says whether that passes, and is one for each request
+                said = copy.copy(answer)
+                said.not_executed = True
+                raise said from answer
             if isinstance(answer, Exception):
                 error = foreign_error(method, answer, "go on")
                 error.not_executed = True
