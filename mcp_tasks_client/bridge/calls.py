@@ -199,7 +199,7 @@ class Calls:
         key: str | None,
         call_id: Any,
     ) -> tuple[Call, bool]:
-        """The call that a request of the host stands for, and whether it is an earlier one.
+        """The call that a request of the host stands for, and whether it is an earlier one without a key.
 
         Args:
             tool: Its name.
@@ -220,7 +220,7 @@ class Calls:
                 under_key = (one for one in self._in_hand.values() if one.key == key)
                 earlier = next((one for one in under_key if one.is_equal(tool, digest)), None)
             if earlier is not None:
-                return earlier, True
+                return earlier, key is None
             call = Call(secrets.token_hex(16), tool, digest, key=key, call_id=call_id)
             begin = partial(
                 self._client.start_tool,

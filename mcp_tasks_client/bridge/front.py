@@ -283,11 +283,13 @@ class Front:
             if own.has(tool):
                 return await own.call(tool, arguments, request, serving)
         key = request.meta.get(_KEY)
+        if key is not None and not (isinstance(key, str) and key):
+            raise MCPError(code=INVALID_PARAMS, message=f"{_KEY} in _meta is a text that is not empty")
         call, is_earlier = await opened.calls.find_or_begin(
             tool,
             arguments,
             meta=_passed(request.params).get("_meta", {}),
-            key=key if isinstance(key, str) and key else None,
+            key=key,
             call_id=_call_id(context, request.meta.get("callId")),
         )
         return await serving.wait(call, request, is_earlier=is_earlier)

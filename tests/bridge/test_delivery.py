@@ -70,6 +70,8 @@ async def test_an_outcome_is_pending_while_its_reply_is_written(wire: Wire) -> N
     async with bridged(wire, host, journal, before_reply=hold):
         sent = await host.begin("work")
         await writing.wait()
+        with anyio.move_on_after(0.5):
+            await until_delivered(journal)
         assert len(await records(journal, pending=True)) == 1
         go_on.set()
         await sent.reply()

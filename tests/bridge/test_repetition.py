@@ -12,7 +12,7 @@ from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.bridge import serving
 
 from .behind import RICH, URL, Wire, behind
-from .memory_host import LIMIT_S, MemoryHost, Refused, reference_in, text_of
+from .memory_host import LIMIT_S, VERSIONS, MemoryHost, Refused, reference_in, text_of
 from .world import bridged
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,21 @@ async def test_equal_is_what_json_has_as_equal(
         wire.let_go("tasks/get")
         await sent.reply()
     assert len(wire.calls("work")) == (1 if is_equal else 2)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_call_is_joined_by_the_message_behind_that_of_giving_up(wire: Wire, version: str) -> None:
+    host = MemoryHost(version)
+    wire.hold("tasks/get")
+    async with bridged(wire, host):
+        first = await host.begin("work")
+        await host.until(lambda: wire.of("tasks/get"))
+        await host.notify("notifications/cancelled", {"requestId": first.request_id})
+        second = await host.begin("work")
+        await host.give_up(second)  # by then the bridge has looked for an equal call
+        wire.let_go("tasks/get")
+        await host.call("work")
+    assert len(wire.calls("work")) == 1
 
 
 async def test_a_call_is_not_joined_while_its_caller_waits(host: MemoryHost, wire: Wire) -> None:
@@ -142,9 +157,18 @@ async def test_an_idempotency_key_is_one_as_by_every_way_in(host: MemoryHost, wi
             await host.call("work", {"x": 2}, meta={KEY: "k"})
         wire.let_go("tasks/get")
         for sent in (first, second):
-            assert (await sent.reply())["content"][:2] == RICH["content"]
+            assert (await sent.reply())["content"] == RICH["content"], "one call, and one result"
     assert len(wire.calls("work")) == 1
     assert KEY not in wire.calls("work")[0]["_meta"], "no key reaches the server"
+
+
+@pytest.mark.parametrize("key", [42, "", ["k"], True])
+async def test_a_key_that_is_none_is_refused(host: MemoryHost, wire: Wire, key: Any) -> None:
+    async with bridged(wire, host):
+        with pytest.raises(Refused, match="key") as refused:
+            await host.call("work", meta={KEY: key})
+    assert refused.value.code == -32602
+    assert wire.calls("work") == []
 
 
 async def test_a_call_under_a_key_is_not_joined_without_it(host: MemoryHost, wire: Wire) -> None:

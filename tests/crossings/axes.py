@@ -59,7 +59,8 @@ AXES: Final[Any] = Cell(  # the words of each field
         # `url`: TasksClient(url). `extension`: mcp.Client with a TasksExtension; for a call with a key, which
         # the SDK would send, TasksClient(client). `http`, `httpx`: TasksHttpTransport, beneath an mcp.Client
         # or a host that has no SDK. `stream`: TasksTransport around the transport of an mcp.Client.
-        "way": ("url", "extension", "http", "httpx", "stream"),
+        # `bridge`: an mcp.Client whose server is a bridge.
+        "way": ("url", "extension", "http", "httpx", "stream", "bridge"),
         # The last kind of server hands out no Mcp-Session-Id.
         "version": ("2026-07-28", "2025-11-25", "2025-11-25 stateless"),
         # Two clients on one journal object; on two objects on one file; the same by another way; in two
@@ -97,10 +98,10 @@ IMPOSSIBLE: Final[dict[str, Callable[[Cell], bool]]] = {
         c.fate.startswith("cancelled") and c.loop == "trio"
     ),
     "a host's own call has no argument for a key": lambda c: (
-        c.key == "argument" and c.way in ("http", "httpx", "stream")
+        c.key == "argument" and c.way in ("http", "httpx", "stream", "bridge")
     ),
     "a block does not reach a transport around the session, as docs/guides/hosts.md says": lambda c: (
-        c.key == "block" and c.way == "stream"
+        c.key == "block" and c.way in ("stream", "bridge")
     ),
     "nobody else is there": lambda c: c.users == "two users" and not c.crowded,
     "there is no newer version": lambda c: c.fate == "upgraded" and not c.older,

@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,8 +23,10 @@ import httpx
 import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.memory import create_client_server_memory_streams
 
 from mcp_tasks_client import (
+    Inbox,
     PollPolicy,
     SqliteJournal,
     TasksClient,
@@ -33,6 +35,7 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
+from mcp_tasks_client.bridge import serve_streams
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
 from tests._forked import Program
 from tests.kit.json_rpc_host import JsonRpcHost
@@ -47,6 +50,9 @@ GIVES_UP_S: Final = 1.5
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 
+APPLICATION: Final = "the host"
+"""The name of the calls of every way in. Those of a bridge have one in any case."""
+
 PLAIN: Final = 5
 """The argument of a call that makes no task."""
 
@@ -59,6 +65,7 @@ KEYS: Final = {
     "http": ("block", "meta"),
     "httpx": ("block", "meta"),
     "stream": ("meta",),
+    "bridge": ("meta",),
 }
 """How each way takes a key. Beside a client whose key it does not take, a client has the first of these."""
 
@@ -186,6 +193,7 @@ class HostProgram:
             self.url,
             journal=self._journal(journal),
             principal=self.principal(user),
+            application=APPLICATION,
             poll=self.poll,
             **self.credential(user),
         )
@@ -229,7 +237,12 @@ class Client:
         self.timers: dict[str, asyncio.Timeout] = {}
         self._program = program
         self._user = user
-        self._options = {"journal": journal, "principal": program.principal(user), "poll": program.poll}
+        self._options = {
+            "journal": journal,
+            "principal": program.principal(user),
+            "application": APPLICATION,
+            "poll": program.poll,
+        }
         self._client: Any = None
         self._calls: set[anyio.CancelScope] = set()
         self._closing, self._closed = anyio.Event(), anyio.Event()
@@ -277,6 +290,8 @@ class Client:
             return await stack.enter_async_context(
                 mcp.Client(streamable_http_client(program.url, http_client=http))
             )
+        if self.way == "bridge":
+            return await stack.enter_async_context(mcp.Client(_bridged(program.url, options, credential)))
         sessions: dict[str, str] = {}
 
         async def note(response: Any) -> None:
@@ -331,6 +346,24 @@ class Client:
                 with anyio.fail_after(gives_up_s):
                     return await self._client.call(tool, arguments, **options)
             return await self._client.call_tool(tool, arguments, read_timeout_seconds=gives_up_s, **options)
+
+
+@asynccontextmanager
+async def _bridged(url: str, options: dict[str, Any], credential: dict[str, Any]) -> AsyncIterator[Any]:
+    """A transport whose other end is a bridge, which ends as its host goes."""
+
+    def connect(application: str, **callbacks: Any) -> tuple[TasksClient, Inbox]:
+        client = TasksClient(url, output_schema="off", **callbacks, **options, **credential)
+        shown = {name: options[name] for name in ("principal", "application")}
+        return client, Inbox(options["journal"], endpoint=client.endpoint, **shown)
+
+    async with (
+        create_client_server_memory_streams() as (host, (read, write)),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(partial(serve_streams, application=APPLICATION), connect, url, read, write)
+        yield host
+        await host[1].aclose()
 
 
 async def outcome_of(make: Any) -> Outcome:
