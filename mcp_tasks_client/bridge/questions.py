@@ -45,12 +45,18 @@ class _NobodyCanAnswerError(Exception):
 class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
+    Args:
+        host: As it has introduced itself first.
+        line_for: The line of a terminal that answers a question.
+        asks_host: Whether questions are put to the host. If not, all are left to others.
+
     Attributes:
         calls: Of the host; set once the client is open.
     """
 
-    def __init__(self, host: Host, line_for: Callable[[str], str]) -> None:
+    def __init__(self, host: Host, line_for: Callable[[str], str], *, asks_host: bool) -> None:
         self._host = host
+        self._asks_host = asks_host
         self._line_for = line_for
         self.calls: Calls | None = None
 
@@ -79,7 +85,7 @@ class Asker:
         if call is None:
             return None
         hosts = [one.host for one in call.requests] or [self._host]
-        if any(one.can_be_asked(method, params) for one in hosts):
+        if self._asks_host and any(one.can_be_asked(method, params) for one in hosts):
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:

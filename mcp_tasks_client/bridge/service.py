@@ -89,12 +89,12 @@ class Service:
     ) -> None:
         self._line_for = line_for
         self._application = application
-        self._asker = Asker(host, line_for)
+        self._asker = Asker(host, line_for, asks_host=asks_host)
         declared = host.capabilities
         self._connect = partial(
             connect,
             application,
-            elicitation=self._asker.elicit if asks_host else "later",
+            elicitation=self._asker.elicit,
             sampling=self._asker.sample if asks_host and "sampling" in declared else None,
             roots=self._asker.list_roots if asks_host and "roots" in declared else None,
             on_notification=self._hear,
