@@ -407,7 +407,7 @@ class Opencode(Agent):
     """``opencode run``."""
 
     name = "opencode"
-    shortest_limit_s = 10.0
+    shortest_limit_s = 30.0
     is_moved_by_progress = True
     is_always_patient = True
 
@@ -489,7 +489,7 @@ class FastMcp(Command):
 
     name = "fastmcp"
     always_declares = True
-    shortest_limit_s = 10.0
+    shortest_limit_s = 20.0
     can_be_asked = True
 
     def prepare(self) -> None:
