@@ -9,7 +9,7 @@ import pytest
 
 from .real_server import listening
 
-__all__ = ["telling_fastmcp", "telling_sdk"]
+__all__ = ["SCRIPT", "telling_fastmcp", "telling_sdk"]
 
 SCRIPT = Path(__file__).parent / "servers" / "telling_server.py"
 

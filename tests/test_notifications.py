@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -15,7 +16,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import LOG_LEVEL_META_KEY
 
-from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClient
+from mcp_tasks_client import BlockingTasksClient, MemoryJournal, StdioServer, TasksClient
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer
 from tests._results import text
@@ -23,6 +24,7 @@ from tests.kit.current_server import ACKNOWLEDGED, DISCOVERED, CurrentServer, Ht
 from tests.kit.older_server import RELATED, OlderServer, Stream
 
 from .legacy_servers import LegacyServer
+from .telling_server import SCRIPT
 
 pytestmark = pytest.mark.anyio
 
@@ -315,7 +317,7 @@ async def test_only_a_plain_function_at_a_url_is_told() -> None:
         with pytest.raises(TypeError, match="plain function"):
             TasksClient(URL, on_notification=wrong)  # type: ignore[arg-type]
     for server in (ScriptedServer().session(), mcp.Client(streamable_http_client(URL))):
-        with pytest.raises(ValueError, match="given by its URL"):
+        with pytest.raises(ValueError, match="by its URL or its command"):
             TasksClient(server, endpoint="s", on_notification=Told())
 
 
@@ -323,7 +325,7 @@ async def test_only_a_plain_function_at_a_url_is_told() -> None:
 
 
 @asynccontextmanager
-async def client_of(url: str, told: Told, protocol: Any = None) -> AsyncIterator[TasksClient]:
+async def client_of(url: str | StdioServer, told: Told, protocol: Any = None) -> AsyncIterator[TasksClient]:
     with anyio.fail_after(LIMIT_S):
         async with TasksClient(
             url, protocol=protocol, journal=MemoryJournal(), on_notification=told
@@ -355,6 +357,23 @@ async def test_a_real_server_tells_of_changed_lists(telling_sdk: str, protocol: 
             await client.call_tool("change")
             with anyio.move_on_after(0.5):
                 await told.wait_for("notifications/tools/list_changed")
+
+
+@pytest.mark.parametrize("protocol", [None, "2025-11-25"])
+@pytest.mark.parametrize("kind", ["sdk", "fastmcp"])
+async def test_a_server_by_its_command_tells_the_host(kind: str, protocol: Any) -> None:
+    told = Told()
+    server = StdioServer(sys.executable, [str(SCRIPT), "--kind", kind, "--stdio"])
+    async with client_of(server, told, protocol) as client:
+        got = await client.request("prompts/get", {"name": "tell_first", "_meta": {"progressToken": "p"}})
+        assert "Say hello" in json.dumps(got)
+        await told.wait_for("notifications/progress")
+        assert told.of("notifications/progress")[0]["progressToken"] == "p"
+        meta = {"progressToken": "theirs", LOG_LEVEL_META_KEY: "info"}
+        assert text(await client.call_tool("tell", {"count": 3}, meta=meta)) == "told"
+        await told.wait_for("notifications/progress", 4)
+        await told.wait_for("notifications/message", 3)
+    assert {params["progressToken"] for params in told.of("notifications/progress")[1:]} == {"theirs"}
 
 
 async def test_a_real_server_of_an_earlier_sdk_tells_the_host(legacy_python_server: LegacyServer) -> None:

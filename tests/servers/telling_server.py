@@ -1,7 +1,8 @@
 """A real server with resources and prompts, and with tools that tell: MCP at 2026-07-28 and at 2025-11-25.
 
 ``--kind sdk`` is the official SDK's server, which offers ``subscriptions/listen``; ``--kind fastmcp`` is
-FastMCP, which does not. Run as a script, it prints where it listens, as ``fastmcp_server.py`` does.
+FastMCP, which does not. Run as a script, it prints where it listens, as ``fastmcp_server.py`` does, or
+speaks over its standard streams (``--stdio``).
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ def build_sdk() -> Any:
             )
         return "told"
 
+    @server.prompt()
+    async def tell_first(context: sdk.Context[Any, Any]) -> str:
+        await context.report_progress(1, 1, "asked")
+        return "Say hello"
+
     @server.tool()
     async def change(context: sdk.Context[Any, Any]) -> str:
         await context.notify_tools_changed()
@@ -66,7 +72,7 @@ def build_sdk() -> Any:
         await context.session.send_tool_list_changed()
         return "changed"
 
-    return server.streamable_http_app()
+    return server
 
 
 def build_fastmcp() -> Any:
@@ -80,16 +86,26 @@ def build_fastmcp() -> Any:
             await context.info(f"line {number}")
         return "told"
 
-    return server.http_app()
+    @server.prompt
+    async def tell_first(context: fastmcp.Context) -> str:
+        await context.report_progress(1, 1, "asked")
+        return "Say hello"
+
+    return server
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kind", choices=["sdk", "fastmcp"], required=True)
-    kind = parser.parse_args().kind
+    parser.add_argument("--stdio", action="store_true", help="speak over stdin and stdout")
+    given = parser.parse_args()
     warnings.simplefilter("ignore")  # logging is deprecated, and there all the same
+    server = build_sdk() if given.kind == "sdk" else build_fastmcp()
+    if given.stdio:
+        server.run("stdio")
+        return
     threading.Thread(target=die_with_parent, daemon=True).start()
-    app = build_sdk() if kind == "sdk" else build_fastmcp()
+    app = server.streamable_http_app() if given.kind == "sdk" else server.http_app()
     AnnouncedServer(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")).run()
 
 

@@ -38,8 +38,8 @@ class StdioSession(WireSession):
         endpoint: The server's name in the journal; ``None`` derives it from the command.
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
-        limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call`` may take as long as the
-            process lives.
+        limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call``, and what a host asks,
+            may take as long as the process lives.
         tell: Told of each message of the server's that comes unasked; ``None`` is nobody.
         sleep: Waits, in seconds, before a discovery is repeated.
 
@@ -96,7 +96,7 @@ class StdioSession(WireSession):
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request, and return its result as it came. A caller that is cancelled takes it back."""
         call, errors, request_id = request.call, request.errors, secrets.token_hex(8)
-        meta = request_meta(self.client_info, self._capabilities, None if call is None else call.meta)
+        meta = request_meta(self.client_info, self._capabilities, request.meta)
         params = {**request.params, "_meta": meta}
         # Made before anything is asked of the server, so that the caller's own mistakes come first.
         line = encode_message({"id": request_id, "method": request.method, "params": params}, request.method)
@@ -112,7 +112,7 @@ class StdioSession(WireSession):
             if not pipe.has_answered:
                 reply = await pipe.greet(errors, line, request_id)
             else:
-                timeout_s = self.limits.task_timeout_s if call is None else None
+                timeout_s = None if request.patient else self.limits.task_timeout_s
                 reply = await pipe.request(errors, line, request_id, timeout_s)
         except anyio.get_cancelled_exc_class():
             await pipe.take_back(request_id)
