@@ -28,8 +28,8 @@ from .turns import Turn, next_turn
 
 __all__ = ["HOSTS", "Host", "Seen", "Talk"]
 
-LIMIT_S: Final = 120.0
-"""Agents take some ten seconds to start, and far longer on a busy machine with cold caches."""
+LIMIT_S: Final = 300.0
+"""Agents take some ten seconds to start, and minutes on a busy machine with cold caches."""
 
 LOOK_S: Final = 0.05
 HERE: Final = Path(__file__).parent
