@@ -138,9 +138,11 @@ class Talk:
         return any(text in one for one in (self.out, read(self._file(len(self.codes), "out")), *shown))
 
     def kill(self) -> None:
-        """End the host by SIGKILL. What it has started goes on, until it sees that the host is gone."""
-        self.family()
+        """End the host by SIGKILL, with all its processes. The bridge goes on until it sees that."""
         assert self.process is not None
+        for one in self.family():
+            if not self._is_bridge(one):
+                one.kill()
         self.process.kill()
         self._wait()
 
