@@ -261,7 +261,8 @@ class Front:
 
     async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
         request = HostRequest(context, host, partial(self._when_replied, context))
-        tool, arguments = request.params.get("name"), request.params.get("arguments") or {}
+        tool, arguments = request.params.get("name"), request.params.get("arguments")
+        arguments = {} if arguments is None else arguments
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise MCPError(
                 code=INVALID_PARAMS, message="tools/call needs a name, and arguments are an object"

@@ -134,8 +134,8 @@ async def test_a_host_with_roots_is_asked_for_them(version: str) -> None:
 @pytest.mark.parametrize("capability", ["sampling", "roots"])
 async def test_the_server_hears_of_abilities_that_the_host_has(version: str, capability: str) -> None:
     for declared in ({}, {capability: {}}):
-        host, wire = MemoryHost(version, capabilities=declared), asking(SAMPLING)
-        async with bridged(wire, host, answer_within_s=0.1):
+        host, wire = MemoryHost(version, capabilities=declared), asking(form("Who?", name="string"))
+        async with bridged(wire, host, answer_within_s=LIMIT_S):
             await host.call("asks")
         (call,) = wire.calls("asks")
         told = call["_meta"]["io.modelcontextprotocol/clientCapabilities"]
@@ -213,31 +213,23 @@ async def test_a_question_is_left_to_others_by_a_host_that_answers_with_an_error
 async def test_a_host_that_cannot_be_asked_is_told_who_can(
     version: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    capabilities = {
-        "no capability": {},
-        "inbox": {"elicitation": {}},
-        "no url": {"elicitation": {"form": {}}},
-    }
-    host = MemoryHost(version, capabilities=capabilities[reason])
-    wire, journal = (
-        asking(URL_QUESTION if reason == "no url" else form("Who?", name="string")),
-        MemoryJournal(),
-    )
+    form_only: JSONObject = {"elicitation": {"form": {}}}
+    host = MemoryHost(version, capabilities={} if reason == "no capability" else form_only)
+    question = URL_QUESTION if reason == "no url" else form("Who?", name="string")
+    wire, journal = asking(question), MemoryJournal()
     options = {"questions": "inbox"} if reason == "inbox" else {}
     with caplog.at_level(logging.INFO):
         async with bridged(wire, host, journal, answer_within_s=LIMIT_S, **options):
-            sent = await host.begin("asks")
-            if reason == "no url":
-                async with Inbox(journal, endpoint=URL, principal="ada") as inbox:
-                    await (await the_question(journal, inbox)).answer(ElicitResult(action="accept"))
-            told = text_of(await sent.reply())
-            if "still running" in told:
-                assert "in a terminal, `mcp-tasks answer " in told
-            if reason != "no url":
-                assert "still running" in told
-                await answer_elsewhere(journal, name="Ada")
-                result = await host.call("task_result", {"reference": reference_in(told)})
-                assert text_of(result) == "{'name': 'Ada'}"
+            told = text_of(await host.call("asks"))
+            async with Inbox(journal, endpoint=URL, principal="ada") as inbox:
+                asked = await the_question(journal, inbox)
+                line = f"mcp-tasks answer {asked.question_id}"
+                assert f"Tell the user: in a terminal, `{line}` answers it." in told
+                assert line in caplog.text
+                content = None if reason == "no url" else {"name": "Ada"}
+                await asked.answer(ElicitResult(action="accept", content=content))
+            result = await host.call("task_result", {"reference": reference_in(told)})
+            assert text_of(result) == ("accept" if content is None else "{'name': 'Ada'}")
     assert host.asked == []
 
 
@@ -300,11 +292,8 @@ async def test_progress_names_the_line_that_answers(monkeypatch: pytest.MonkeyPa
     host, journal = MemoryHost(capabilities={}), MemoryJournal()
     async with bridged(asking(form("Who?", name="string")), host, journal, line_for="answer {}".format):
         sent = await host.begin("asks", token="t")
-        await host.until(
-            lambda: any(
-                "A person has to answer: answer " in one.get("message", "") for one in host.progress("t")
-            )
-        )
+        line = "A person has to answer: answer "
+        await host.until(lambda: any(line in one.get("message", "") for one in host.progress("t")))
         await answer_elsewhere(journal, name="Ada")
         assert text_of(await sent.reply()) == "{'name': 'Ada'}"
 

@@ -95,7 +95,7 @@ async def bridged(
 
         options = {"answer_within_s": 0, **options}
         with anyio.fail_after(LIMIT_S):
-            async with from_bridge, anyio.create_task_group() as group:
+            async with to_bridge, from_bridge, anyio.create_task_group() as group:
 
                 async def serve() -> None:
                     await serve_streams(connect, url, bridge_reads, writes, **options)

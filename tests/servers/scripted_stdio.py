@@ -180,8 +180,8 @@ def main() -> None:
         if "picky" in ODDITIES and number == 0 and message.get("method") != "initialize":
             sys.exit("expected initialize")
         take(message)
-    while "stubborn" in ODDITIES:
-        time.sleep(1)
+    if "stubborn" in ODDITIES:
+        time.sleep(300)  # a test that fails leaves it for no longer
 
 
 if __name__ == "__main__":
