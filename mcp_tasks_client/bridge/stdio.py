@@ -39,6 +39,7 @@ _LONGEST_LINE: Final = 32 * 1024 * 1024
 _MOST_AT_ONCE: Final = 1_000
 """Requests that are served at the same time, at most."""
 
+_TOO_LONG: Final = "The message is too long."
 _CHUNK: Final = 64 * 1024
 _BUSY: Final = -32000
 
@@ -75,12 +76,11 @@ class _Lines:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lines: queue.Queue[bytes | None] = queue.Queue(1)
-        self._came = threading.Semaphore(0)
+        self._lines: queue.Queue[bytes | JSONRPCError | None] = queue.Queue(1)
         threading.Thread(target=self._read, name="bridge stdin", daemon=True).start()
 
-    async def next(self) -> bytes | None:
-        """The next line without its end; empty for one that was too long; ``None`` at the end of stdin."""
+    async def next(self) -> bytes | JSONRPCError | None:
+        """The next line without its end, or the error to reply with if it is too long; ``None`` at the end."""
         return await to_thread.run_sync(self._lines.get, abandon_on_cancel=True)
 
     def _read(self) -> None:
@@ -96,8 +96,10 @@ class _Lines:
                 return
             *ended, rest = chunk.split(b"\n")
             for one in ended:
-                parts.append(one)
-                self._lines.put(b"" if size + len(one) > _LONGEST_LINE else b"".join(parts))
+                is_too_long = size + len(one) > _LONGEST_LINE
+                self._lines.put(
+                    _error(None, PARSE_ERROR, _TOO_LONG) if is_too_long else b"".join([*parts, one])
+                )
                 parts, size = [], 0
             size += len(rest)
             parts = [*parts, rest] if size <= _LONGEST_LINE else []
@@ -145,7 +147,7 @@ async def _pump(lines: _Lines, to_server: ObjectSendStream[Any], writer: _Writer
             line = await lines.next()
             if line is None:
                 return
-            message = _read(line)
+            message = _read(line) if isinstance(line, bytes) else line
             if isinstance(message, JSONRPCError):
                 await writer.send(SessionMessage(message))
                 continue
@@ -164,9 +166,9 @@ async def _pump(lines: _Lines, to_server: ObjectSendStream[Any], writer: _Writer
 
 
 def _read(line: bytes) -> Any:
-    """The message in a line; ``None`` in an empty one; the error to reply with, if it is none."""
+    """The message in a line; ``None`` in a blank one; the error to reply with, if it is none."""
     if not line.strip():
-        return _error(None, PARSE_ERROR, "The message is too long.") if line == b"" else None
+        return None
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
