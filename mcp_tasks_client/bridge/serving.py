@@ -76,7 +76,7 @@ class Serving:
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
-                        if call.left and self.answer_within_s and not call.is_promised:
+                        if self.answer_within_s and call.left.keys() - call.told:
                             break  # nobody here can answer: the model is told at once, and only once
                         await call.change()
             if call.end is None:
@@ -89,6 +89,7 @@ class Serving:
             return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
+        call.told.update(call.left)
         return text_result(
             words.interim(
                 call.tool,
