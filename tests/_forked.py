@@ -67,6 +67,8 @@ IMPORTED: Final = (
 PROGRAMS: Final = {
     "1": ("tests.servers.legacy_python", "tests.servers.sdk_1_clients", "tests.servers.sdk_1_host"),
     "2": (
+        "mcp_tasks_client.bridge.stdio",
+        "tests.campaigns.bridges.host",
         "tests.campaigns.fleet.host",
         "tests.campaigns.torture.host",
         "tests.campaigns.torture.server",

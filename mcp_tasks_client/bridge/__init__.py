@@ -1,8 +1,8 @@
 """Durable tasks for hosts in any language: a server in front, behind which each call is one of ours.
 
 ``mcp-tasks bridge URL`` is the command of a host's MCP entry. The host speaks to the bridge as it does to any
-server. The bridge calls the real server by a :class:`TasksClient`, with a journal. :func:`bridge` is the same
-for a program that has the streams of one connection.
+server. The bridge calls the real server by a :class:`~mcp_tasks_client.TasksClient`, with a journal.
+:func:`bridge` is the same for a program that has the streams of one connection.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ async def bridge(
         server: The URL of the real server.
         read_stream: The host's messages, as ``mcp.server.stdio.stdio_server()`` gives them.
         write_stream: Takes the replies, likewise. It is closed.
-        journal: As of :class:`TasksClient`.
+        journal: As of :class:`~mcp_tasks_client.TasksClient`.
         endpoint: Likewise.
         principal: Likewise.
         application: Names the calls in the journal. ``None`` is the name that the host gives itself.
-        headers: As of :class:`TasksClient`.
+        headers: As of :class:`~mcp_tasks_client.TasksClient`.
         http_client: Likewise.
         auth: Likewise.
         answer_within_s: Seconds after which a call that goes on is answered with a reference, by which the

@@ -47,8 +47,6 @@ class Prompt:
     question_id: str
     method: str
     params: Any
-    answer: dict[str, Any] | None = None
-    """The result of the host, as it came."""
 
 
 class Call:

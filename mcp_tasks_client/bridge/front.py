@@ -278,7 +278,7 @@ class Front:
             answers = request.params.get("inputResponses")
             take_answers(call, answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
-        if within_s > 0 and "task_" in tool:
+        if within_s > 0:
             own = await service.tools()
             if own.has(tool):
                 return await own.call(tool, arguments, request, serving)
@@ -343,13 +343,11 @@ def _host_of(context: Context) -> Host:
         info = info if isinstance(info, dict) else {}
         return Host(
             name=str(info.get("name") or "unknown"),
-            version=str(info.get("version") or ""),
             capabilities=declared if isinstance(declared, dict) else {},
             protocol_version=min(str(params.get("protocolVersion")), _LATEST_HANDSHAKE),
         )
     return Host(
         name=introduced.client_info.name if introduced is not None else "unknown",
-        version=introduced.client_info.version if introduced is not None else "",
         capabilities={}
         if capabilities is None
         else capabilities.model_dump(mode="json", by_alias=True, exclude_none=True),

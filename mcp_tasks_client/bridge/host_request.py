@@ -45,7 +45,6 @@ class Host:
     """A host as it has introduced itself."""
 
     name: str
-    version: str
     capabilities: Mapping[str, Any] = field(repr=False)
     protocol_version: str
 

@@ -142,7 +142,11 @@ def _exchange_of(context: Context) -> _Exchange:
 
 
 def _when_replied(context: Context, tell: Callable[[bool], None]) -> None:
-    _exchange_of(context).told.append(tell)
+    exchange = _exchange_of(context)
+    if exchange.serving.cancel_called:
+        tell(False)  # the connection ended in the same turn of the event loop as the call
+    else:
+        exchange.told.append(tell)
 
 
 async def _until_gone(context: Context, go_on: Next) -> Any:

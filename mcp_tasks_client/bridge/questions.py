@@ -45,6 +45,11 @@ class _NobodyCanAnswerError(Exception):
 class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
+    Args:
+        host: As it has introduced itself first.
+        line_for: The line of a terminal that answers a question.
+        asks_host: Whether questions are put to the host. If not, all are left to others.
+
     Attributes:
         calls: Of the host; set once the client is open.
     """

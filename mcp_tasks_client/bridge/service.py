@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from mcp.server.subscriptions import (
     ResourceUpdated,
     ToolsListChanged,
 )
-from mcp_types import Notification
+from mcp_types import METHOD_NOT_FOUND, Notification
 
 import mcp_tasks_client as tasks
 
@@ -31,8 +30,6 @@ from .serving import Serving
 from .task_tools import TaskTools, choose_prefix
 
 __all__ = ["Connect", "Opened", "Service"]
-
-logger = logging.getLogger("mcp_tasks_client.bridge")
 
 _MOST_PAGES: Final = 100
 
@@ -234,6 +231,3 @@ async def _send(session: Session, method: str, params: dict[str, Any]) -> None:
         await session.send_notification(
             Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
         )
-
-
-METHOD_NOT_FOUND: Final = -32601

@@ -76,8 +76,8 @@ class Serving:
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
-                        if call.left and self.answer_within_s:
-                            break  # nobody here can answer: the model is told at once
+                        if call.left and self.answer_within_s and not call.is_promised:
+                            break  # nobody here can answer: the model is told at once, and only once
                         await call.change()
             if call.end is None:
                 call.is_promised = True

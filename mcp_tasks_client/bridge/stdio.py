@@ -2,32 +2,37 @@
 
 - stdin is read in a thread that keeps no process alive. A line that is too long, or is no message, is
   answered with an error, and the next line is read.
-- stdout is the protocol's alone: its descriptor is taken away, and prints of others reach stderr.
-- A request over the most that are served at once is refused. So a flood costs no memory.
+- stdout is the protocol's alone: its descriptor is taken away, and prints of others reach stderr. It is
+  written in another such thread, so that a host that does not read holds up its replies and nothing else.
+- A request over the most that are served at once is refused, and one of a host that does not read is dropped.
+  So a flood costs no memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
 from typing import Any, Final
 
 import anyio
-from anyio import to_thread
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from anyio.from_thread import BlockingPortal
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INVALID_REQUEST,
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCNotification,
     JSONRPCRequest,
     jsonrpc_message_adapter,
 )
+from pydantic_core import PydanticSerializationError
 
 from .introspection import replied_id
 
@@ -39,6 +44,12 @@ _LONGEST_LINE: Final = 32 * 1024 * 1024
 _MOST_AT_ONCE: Final = 1_000
 """Requests that are served at the same time, at most."""
 
+_MOST_UNREAD: Final = 20_000
+"""Messages that wait for the host to read, at most. A host that reads late has all its refusals."""
+
+_FLUSH_S: Final = 0.3
+"""Seconds that the end waits for the host to read, at most."""
+
 _CHUNK: Final = 64 * 1024
 _BUSY: Final = -32000
 
@@ -47,15 +58,30 @@ _BUSY: Final = -32000
 async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSendStream[Any]]]:
     """Take stdin and stdout over. Gives the stream of the host's messages, and that of the replies."""
     reading, writing = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
-    lines = _Lines(reading)
-    writer = _Writer(writing)
     to_server, from_host = anyio.create_memory_object_stream[Any](0)
-    async with anyio.create_task_group() as group:
-        group.start_soon(_pump, lines, to_server, writer)
+    async with BlockingPortal() as portal, to_server, from_host:
+        writer = _Writer(writing, portal)
+
+        async def take(line: bytes | None) -> None:
+            if line is None:
+                to_server.close()
+                return
+            message = _accept(line, writer)
+            if message is not None:
+                with suppress(anyio.BrokenResourceError):  # the server has ended
+                    await to_server.send(SessionMessage(message))
+
+        def read() -> None:
+            with suppress(RuntimeError, CancelledError):  # the portal is closed
+                _read_lines(reading, lambda line: portal.call(take, line))
+
+        threading.Thread(target=read, name="bridge stdin", daemon=True).start()
         try:
             yield from_host, writer
         finally:
-            group.cancel_scope.cancel()
+            with anyio.move_on_after(_FLUSH_S, shield=True), suppress(anyio.BrokenResourceError):
+                await writer.flush()
+            await portal.stop(cancel_remaining=True)
 
 
 def _take(number: int, flags: int) -> int:
@@ -70,103 +96,62 @@ def _take(number: int, flags: int) -> int:
     return own
 
 
-class _Lines:
-    """The lines of a descriptor, read ahead by one."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lines: queue.Queue[bytes | None] = queue.Queue(1)
-        self._came = threading.Semaphore(0)
-        threading.Thread(target=self._read, name="bridge stdin", daemon=True).start()
-
-    async def next(self) -> bytes | None:
-        """The next line without its end; empty for one that was too long; ``None`` at the end of stdin."""
-        return await to_thread.run_sync(self._lines.get, abandon_on_cancel=True)
-
-    def _read(self) -> None:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            try:
-                chunk = os.read(self._descriptor, _CHUNK)
-            except OSError:
-                chunk = b""
-            if not chunk:
-                self._lines.put(None)
-                return
-            *ended, rest = chunk.split(b"\n")
-            for one in ended:
-                parts.append(one)
-                self._lines.put(b"" if size + len(one) > _LONGEST_LINE else b"".join(parts))
-                parts, size = [], 0
+def _read_lines(descriptor: int, take: Callable[[bytes | None], None]) -> None:
+    """Hand on each line without its end, cut off if it is too long; and ``None`` at the end of the file."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        try:
+            chunk = os.read(descriptor, _CHUNK)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            take(None)
+            return
+        *ended, rest = chunk.split(b"\n")
+        for one in ended:
+            take(b"".join([*parts, one]))
+            parts, size = [], 0
+        if size <= _LONGEST_LINE:
+            parts.append(rest)
             size += len(rest)
-            parts = [*parts, rest] if size <= _LONGEST_LINE else []
 
 
-class _Writer(ObjectSendStream[Any]):
-    """Writes messages to a descriptor. A message that was sent has left this process."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._turn = anyio.Lock()
-        self._is_closed = False
-        self.under_way: set[Any] = set()
-
-    async def send(self, item: Any) -> None:
-        """Write one message.
-
-        Raises:
-            BrokenResourceError: The host reads no more.
-        """
-        self.under_way.discard(replied_id(item))
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-        async with self._turn:
-            if self._is_closed:
-                raise anyio.ClosedResourceError
-            try:
-                with anyio.CancelScope(shield=True):  # half a line would spoil all that follow
-                    await to_thread.run_sync(self._write, text.encode() + b"\n", abandon_on_cancel=True)
-            except OSError as error:
-                raise anyio.BrokenResourceError from error
-
-    async def aclose(self) -> None:
-        """Write no more."""
-        self._is_closed = True
-
-    def _write(self, content: bytes) -> None:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+def _accept(line: bytes, writer: _Writer) -> Any:
+    """The message in a line for the server; ``None`` if there is none, of which the host is told."""
+    if not line.strip():
+        return None
+    try:
+        message = _read(line)
+    except _BadLineError as error:
+        writer.refuse(error.request_id, error.code, str(error))
+        return None
+    if isinstance(message, JSONRPCRequest):
+        if len(writer.under_way) >= _MOST_AT_ONCE:
+            text = f"More than {_MOST_AT_ONCE} requests are under way. Wait for a reply."
+            writer.refuse(message.id, _BUSY, text)
+            return None
+        writer.under_way.add(str(message.id))
+    elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+        writer.under_way.discard(str((message.params or {}).get("requestId")))  # it gets no reply
+    return message
 
 
-async def _pump(lines: _Lines, to_server: ObjectSendStream[Any], writer: _Writer) -> None:
-    async with to_server:
-        while True:
-            line = await lines.next()
-            if line is None:
-                return
-            message = _read(line)
-            if isinstance(message, JSONRPCError):
-                await writer.send(SessionMessage(message))
-                continue
-            if message is None:
-                continue
-            if isinstance(message, JSONRPCRequest):
-                if len(writer.under_way) >= _MOST_AT_ONCE:
-                    text = f"More than {_MOST_AT_ONCE} requests are under way. Wait for a reply."
-                    refused = JSONRPCError(
-                        jsonrpc="2.0", id=message.id, error=ErrorData(code=_BUSY, message=text)
-                    )
-                    await writer.send(SessionMessage(refused))
-                    continue
-                writer.under_way.add(message.id)
-            await to_server.send(SessionMessage(message))
+class _BadLineError(Exception):
+    def __init__(self, request_id: Any, code: int, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.code = code
 
 
 def _read(line: bytes) -> Any:
-    """The message in a line; ``None`` in an empty one; the error to reply with, if it is none."""
-    if not line.strip():
-        return _error(None, PARSE_ERROR, "The message is too long.") if line == b"" else None
+    """The message in a line.
+
+    Raises:
+        _BadLineError: It is none.
+    """
+    if len(line) > _LONGEST_LINE:
+        raise _BadLineError(None, PARSE_ERROR, f"The message is longer than {_LONGEST_LINE} bytes.")
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -174,11 +159,81 @@ def _read(line: bytes) -> Any:
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
-        return _error(None, PARSE_ERROR, "The line is no JSON.")
+        raise _BadLineError(None, PARSE_ERROR, "The line is no JSON.") from None
     name = said.get("id") if isinstance(said, dict) else None
     is_name = isinstance(name, str | int) and not isinstance(name, bool)
-    return _error(name if is_name else None, INVALID_REQUEST, "The line is no JSON-RPC message.")
+    raise _BadLineError(name if is_name else None, INVALID_REQUEST, "The line is no JSON-RPC message.")
 
 
-def _error(name: Any, code: int, message: str) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=name, error=ErrorData(code=code, message=message))
+class _Writer(ObjectSendStream[Any]):
+    """Writes messages to a descriptor. A message that was sent has left this process.
+
+    Attributes:
+        under_way: The requests that have no reply yet, by their IDs as text.
+    """
+
+    def __init__(self, descriptor: int, portal: BlockingPortal) -> None:
+        self.under_way: set[str] = set()
+        self._descriptor = descriptor
+        self._portal = portal
+        self._waiting: SimpleQueue[tuple[bytes, anyio.Event | None]] = SimpleQueue()
+        self._is_gone = False
+        threading.Thread(target=self._write_all, name="bridge stdout", daemon=True).start()
+
+    async def send(self, item: Any) -> None:
+        """Write one message. A notification is dropped if the host does not read.
+
+        Raises:
+            BrokenResourceError: The host reads no more.
+        """
+        if isinstance(item.message, JSONRPCNotification) and self._waiting.qsize() >= _MOST_AT_ONCE:
+            return
+        try:
+            await self._put(_encode(item.message))
+        finally:
+            self.under_way.discard(str(replied_id(item)))
+
+    def refuse(self, request_id: Any, code: int, message: str) -> None:
+        """Have an error written in reply to a line. It is dropped if the host does not read."""
+        if self._waiting.qsize() < _MOST_UNREAD:
+            error = JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
+            self._waiting.put((_encode(error), None))
+
+    async def flush(self) -> None:
+        """Return once all is written that was sent until now.
+
+        Raises:
+            BrokenResourceError: The host reads no more.
+        """
+        await self._put(b"")
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    async def _put(self, content: bytes) -> None:
+        done = anyio.Event()
+        self._waiting.put((content, done))
+        await done.wait()
+        if self._is_gone:
+            raise anyio.BrokenResourceError
+
+    def _write_all(self) -> None:
+        with suppress(RuntimeError):  # the portal is closed
+            while True:
+                content, done = self._waiting.get()
+                left = memoryview(b"" if self._is_gone else content)
+                try:
+                    while left:
+                        left = left[os.write(self._descriptor, left) :]
+                except OSError:
+                    self._is_gone = True
+                if done is not None:
+                    self._portal.start_task_soon(done.set)
+
+
+def _encode(message: Any) -> bytes:
+    try:
+        text = message.model_dump_json(by_alias=True, exclude_unset=True)
+    except PydanticSerializationError:  # half a character, which JSON has as an escape only
+        text = json.dumps(message.model_dump(by_alias=True, exclude_unset=True))
+    return f"{text}\n".encode()

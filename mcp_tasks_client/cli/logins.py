@@ -6,7 +6,6 @@ a lock that processes share: a refresh token may be used once.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -88,6 +87,8 @@ class LoginFile:
     """
 
     def __init__(self, url: str) -> None:
+        import hashlib  # on use, as httpx below: help is shown without it
+
         self.server = _name(url)
         stem = hashlib.sha256(self.server.encode()).hexdigest()[:32]
         self._path = _folder() / f"{stem}.json"
@@ -206,7 +207,7 @@ def _name(url: str) -> str:
     Raises:
         ValueError: It cannot be read.
     """
-    import httpx  # on use: help is shown without it
+    import httpx
 
     try:
         parsed = httpx.URL(url).copy_with(userinfo=b"", fragment=None)
@@ -218,7 +219,7 @@ def _name(url: str) -> str:
 
 
 def _folder() -> Path:
-    import platformdirs  # on use, as above
+    import platformdirs
 
     try:
         return platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "logins"

@@ -28,8 +28,8 @@ from .turns import Turn, next_turn
 
 __all__ = ["HOSTS", "Host", "Seen", "Talk"]
 
-LIMIT_S: Final = 120.0
-"""Agents take some ten seconds to start, and far longer on a busy machine with cold caches."""
+LIMIT_S: Final = 300.0
+"""Agents take some ten seconds to start, and minutes on a busy machine with cold caches."""
 
 LOOK_S: Final = 0.05
 HERE: Final = Path(__file__).parent
@@ -138,9 +138,11 @@ class Talk:
         return any(text in one for one in (self.out, read(self._file(len(self.codes), "out")), *shown))
 
     def kill(self) -> None:
-        """End the host by SIGKILL. What it has started goes on, until it sees that the host is gone."""
-        self.family()
+        """End the host by SIGKILL, with all its processes. The bridge goes on until it sees that."""
         assert self.process is not None
+        for one in self.family():
+            if not self._is_bridge(one):
+                one.kill()
         self.process.kill()
         self._wait()
 
@@ -407,7 +409,7 @@ class Opencode(Agent):
     """``opencode run``."""
 
     name = "opencode"
-    shortest_limit_s = 10.0
+    shortest_limit_s = 30.0
     is_moved_by_progress = True
     is_always_patient = True
 
@@ -489,7 +491,7 @@ class FastMcp(Command):
 
     name = "fastmcp"
     always_declares = True
-    shortest_limit_s = 10.0
+    shortest_limit_s = 20.0
     can_be_asked = True
 
     def prepare(self) -> None:

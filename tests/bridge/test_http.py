@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Final
 
 import anyio
@@ -25,11 +26,15 @@ import pytest
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ElicitResult, Implementation
+from mcp.server import Server
+from mcp_types import ElicitRequestFormParams, ElicitResult, Implementation
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.bridge import http as bridge_http
+from mcp_tasks_client.bridge.calls import Call, Prompt
+from mcp_tasks_client.bridge.host_request import Host, HostRefusedError
 from mcp_tasks_client.bridge.http import listen, open_app, url_of
+from mcp_tasks_client.bridge.introspection import Context, Next, put_in_front, when_ended
 from tests._forked import Program
 from tests.kit.command import until
 from tests.real_server import RealServer
@@ -241,10 +246,10 @@ async def plain_host(bridge: Bridge, name: str, version: str) -> AsyncIterator[P
         yield host
 
 
-def records(folder: Path) -> list[tasks.TaskRecord]:
+def records(folder: Path, **which: Any) -> list[tasks.TaskRecord]:
     """The records of the bridge's journal; none before it has made one."""
     with suppress(tasks.JournalError), tasks.BlockingInbox(folder / "journal.sqlite3") as inbox:
-        return inbox.records()
+        return inbox.records(**which)
     return []
 
 
@@ -297,9 +302,8 @@ async def test_hosts_of_each_kind_are_served_at_once(bridge: Bridge, tmp_path: P
         "current": ["2", "2", "Hello, Bob", "rested"],
         "fastmcp": ["3", "3", "Hello, Cy", "rested"],
     }
-    made = records(tmp_path)
-    assert {one.application for one in made} == {"older", "current", "fastmcp"}
-    assert [one for one in made if not one.finished] == []
+    assert {one.application for one in records(tmp_path)} == {"older", "current", "fastmcp"}
+    await until_async(lambda: not records(tmp_path, pending=True))  # each host has received its own
 
 
 @pytest.mark.anyio
@@ -385,6 +389,49 @@ async def test_a_host_is_asked_though_another_of_its_name_cannot_be(bridge: Brid
             assert text_of(await current.call_tool("ask_name", {})) == "Hello, Bob"
 
 
+@pytest.mark.anyio
+async def test_the_host_is_asked_that_understands_the_question() -> None:
+    """Of several that wait for one call: a model may have the reference of another host's call."""
+    asked: list[str] = []
+
+    def waiting(name: str, **capabilities: Any) -> Any:
+        async def ask(method: str, params: Any) -> dict[str, Any]:
+            asked.append(name)
+            return {"action": "decline"}
+
+        return SimpleNamespace(host=Host(name, "1", capabilities, OLDER), ask=ask)
+
+    call = Call("reference", "tool", None)
+    form = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
+    call.requests = [waiting("mute"), waiting("able", elicitation={})]
+    with anyio.fail_after(LIMIT_S):
+        await call.put(Prompt("question", "elicitation/create", form))
+        assert asked == ["able"]
+        call.requests = [waiting("mute")]
+        with pytest.raises(HostRefusedError):
+            await call.put(Prompt("question", "elicitation/create", form))
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_connection_is_told() -> None:
+    """By which the bridge forgets the sessions that it tells of changed lists."""
+    server: Server[Any] = Server("a server")
+    opened, ended = anyio.Event(), anyio.Event()
+
+    async def watch(context: Context, go_on: Next) -> Any:
+        if context.method == "notifications/initialized":
+            when_ended(context.session, ended.set)
+            opened.set()
+        return await go_on(context)
+
+    put_in_front(server, watch)
+    with anyio.fail_after(LIMIT_S):
+        async with Client(server, mode="legacy"):
+            await opened.wait()
+            assert not ended.is_set()
+        await ended.wait()
+
+
 # ── repetitions ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -454,6 +501,20 @@ async def test_equal_call_ids_of_two_sessions_are_two_calls(
         group.start_soon(call, one)
         group.start_soon(call, two)
     assert len(records(tmp_path)) == 2
+
+
+@pytest.mark.anyio
+async def test_a_reply_to_a_connection_that_has_ended_is_told_as_not_sent() -> None:
+    """Also if the call ends as the connection does, so that nothing is left to be sent."""
+    exchange, told = bridge_http._Exchange(), list[bool]()
+    context: Any = SimpleNamespace(request=SimpleNamespace(scope={bridge_http._EXCHANGE: exchange}))
+    bridge_http._when_replied(context, told.append)
+    assert told == []
+    exchange.serving.cancel()
+    exchange.tell(False)
+    assert told == [False]
+    bridge_http._when_replied(context, told.append)
+    assert told == [False, False]
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
@@ -657,7 +718,7 @@ async def test_requests_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             statuses.append((await http.get("http://127.0.0.1:1/mcp")).status_code)
             goes_on.set()  # the refused one is the first that has a reply
 
-        with anyio.fail_after(LIMIT_S):
+        with anyio.fail_after(LIMIT_S / 3):
             async with anyio.create_task_group() as group:
                 for _ in range(3):
                     group.start_soon(get)

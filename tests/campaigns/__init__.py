@@ -7,6 +7,7 @@
 ``torture``       processes killed with SIGKILL at random moments, while others answer
 ``kill``          processes killed with SIGKILL at named points
 ``workers``       workers that adopt calls, killed while others answer
+``bridges``       bridges and their hosts, killed with SIGKILL, whose models go on with their calls
 ``fleet``         replicas over one database, killed, suspended, and cut off from it in many ways
 ``storm``         bad weather before real servers of 2025-11-25
 ``conformance``   the conformance suite of the protocol

@@ -304,8 +304,12 @@ def test_a_browser_is_opened_in_a_terminal_alone(
     assert ran.code == 0, ran.err
     assert not opened.exists(), "there is no terminal"
     given = {**command.variables, **variables}
-    with in_terminal(command.journal, "login", site.url, "--no-browser", more=given) as terminal:
-        terminal.see("Log in on this page:", "http://")
+    with in_terminal(
+        command.journal, "login", site.url, "--no-browser", columns=2000, more=given
+    ) as terminal:
+        terminal.see("Log in on this page:", "http://", "code_challenge_method", "&resource=")
+        visit(next(line.strip() for line in terminal.lines if line.startswith("  http://")))
+        terminal.see("You are logged in")
         assert not opened.exists(), "it was forbidden"
     with in_terminal(command.journal, "login", site.url, more=given) as terminal:
         terminal.see("Log in on this page:", "You are logged in")

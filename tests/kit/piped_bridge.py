@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
-import subprocess
-import sys
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import psutil
 
-from tests._forked import make_command
+from tests._forked import Program
 
 from .current_server import LIMIT_S
-from .terminal import surroundings
 
 __all__ = ["CURRENT", "OLDER", "PipedBridge", "piped_bridge"]
 
@@ -32,15 +31,12 @@ class PipedBridge:
     """A bridge and its host.
 
     Attributes:
-        process: Of the bridge, or the one that stands for it.
+        process: Of the bridge.
         version: That the host speaks.
         lines: What the bridge has written that nobody has taken, line by line; ``None`` at its end.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], version: str, capabilities: Mapping[str, Any], name: str
-    ) -> None:
-        assert process.stdin is not None
+    def __init__(self, process: Program, version: str, capabilities: Mapping[str, Any], name: str) -> None:
         self.process = process
         self.version = version
         self.lines: queue.Queue[bytes | None] = queue.Queue()
@@ -129,6 +125,10 @@ class PipedBridge:
         with suppress(BrokenPipeError):
             self._stdin.close()
 
+    def stop(self) -> None:
+        """Tell it to end."""
+        self.process.send_signal(signal.SIGTERM)
+
     def time_to_end(self) -> float:
         """Seconds until it has ended."""
         began = time.monotonic()
@@ -142,11 +142,9 @@ class PipedBridge:
         self.close()
         if self._reading is not None:
             self._reading.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.put(line)
         self.lines.put(None)
@@ -172,12 +170,11 @@ def piped_bridge(
     version: str = OLDER,
     capabilities: Mapping[str, Any] | None = None,
     name: str = "host",
-    forked: bool = True,
     program: Sequence[str] = ("-m", "mcp_tasks_client"),
     introduced: bool = True,
     reading: bool = True,
 ) -> Iterator[PipedBridge]:
-    """A bridge for the length of the block.
+    """A bridge for the length of the block, in a process that begins with everything imported.
 
     Args:
         url: Of the server.
@@ -186,22 +183,13 @@ def piped_bridge(
         version: That the host speaks.
         capabilities: Of the host.
         name: Of the host.
-        forked: Whether it begins with everything imported. Its process then stands behind another one, so
-            that neither its memory nor its signals can be seen from here.
         program: What runs the command, after ``python``.
         introduced: Whether the host introduces itself.
         reading: Whether the host reads, from the beginning.
     """
-    arguments = [*program, "bridge", url, "--journal", str(journal), *map(str, options)]
-    command = make_command(*arguments) if forked else [sys.executable, *arguments]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=surroundings(journal),
-    )
-    bridge = PipedBridge(process, version, capabilities or {}, name)
+    command = [*program, "bridge", url, "--journal", journal, *options]
+    with Path(os.devnull).open("wb") as nothing:
+        bridge = PipedBridge(Program(*command, stderr=nothing), version, capabilities or {}, name)
     try:
         if reading:
             bridge.read_on()

@@ -58,6 +58,12 @@ What: TypeAlias = Literal[
     "resend",  # a call with on_unknown="resend" is about to be made
     "lost",  # a SessionError came for a call without a key
     "error",  # any other error
+    "bridge",  # a bridge was started; ``text`` has its number and its process
+    "bridge gone",  # it has ended before its reply
+    "broken off",  # its last line was half a line
+    "promised",  # an answer in between; ``text``: its reference; ``committed``: it said that it stays good
+    "gone",  # a reference was not known any more
+    "listed",  # a reference was listed as one of the host's
     "left",  # the journal holds something unfinished, or undelivered, after everything was brought home
     "done",  # the last process is through
 ]
