@@ -60,6 +60,7 @@ class Call:
         is_promised: Whether the host was told that the work goes on.
         prompts: The questions that the host is to be asked.
         left: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
+        told: The IDs of those of which the model was told.
         given: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
@@ -80,6 +81,7 @@ class Call:
         self.is_delivered = False
         self.prompts: dict[str, Prompt] = {}
         self.left: dict[str, tasks.Question] = {}
+        self.told: set[str] = set()
         self.given: dict[str, dict[str, Any]] = {}
         self.progress: tuple[float, float | None] | None = None
         self.message: str | None = None
