@@ -82,6 +82,7 @@ class Serving:
             if call.end is None:
                 call.is_promised = True
                 await call.forget_answered()
+                call.told |= call.left.keys()
                 return self._answer_in_between(call)
             self.calls.hand_out(call, request)
             if isinstance(call.end, Exception):
