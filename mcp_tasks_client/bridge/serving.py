@@ -90,7 +90,6 @@ class Serving:
             return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
-        call.told.update(call.left)
         return text_result(
             words.interim(
                 call.tool,
