@@ -129,6 +129,13 @@ class Call:
         self._changed.set()
         self._changed = anyio.Event()
 
+    def take_answers(self, answers: Mapping[str, Any]) -> None:
+        """Take the answers that a host has repeated its request with."""
+        for question_id, answer in answers.items():
+            if isinstance(answer, dict):
+                self.given[question_id] = answer
+        self.tell()
+
     async def put(self, prompt: Prompt) -> dict[str, Any]:
         """Have the host asked, as a part of a request that waits for the call, now or later.
 

@@ -27,7 +27,7 @@ from .introduction import Introduction
 from .introspection import Context, Next, put_in_front
 from .known_hosts import default_answer_within
 from .service import Connect, Service
-from .serving import OWN_STATE, as_rpc_error, take_answers, text_result
+from .serving import OWN_STATE, as_rpc_error, text_result
 
 __all__ = ["Front", "Options", "open_front"]
 
@@ -276,7 +276,7 @@ class Front:
             if call is None:
                 return text_result(words.no_such_call(reference, "task_list"), is_error=True)
             answers = request.params.get("inputResponses")
-            take_answers(call, answers if isinstance(answers, dict) else {})
+            call.take_answers(answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
         if within_s > 0:
             own = await service.tools()

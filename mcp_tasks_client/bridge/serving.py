@@ -8,7 +8,7 @@ the work goes on, and a later request has its result.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -174,11 +174,3 @@ def _input_required(call: Call, asked: list[Prompt]) -> dict[str, Any]:
         "inputRequests": requests,
         "requestState": OWN_STATE + call.reference,
     }
-
-
-def take_answers(call: Call, answers: Mapping[str, Any]) -> None:
-    """Give a call the answers of a host that has repeated its request with them."""
-    for question_id, answer in answers.items():
-        if isinstance(answer, dict):
-            call.given[question_id] = answer
-    call.tell()
