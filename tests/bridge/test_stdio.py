@@ -3,53 +3,55 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from mcp_types import PARSE_ERROR, JSONRPCError, JSONRPCRequest
+from mcp_types import PARSE_ERROR, JSONRPCRequest
 
 from mcp_tasks_client.bridge import stdio
-
-pytestmark = pytest.mark.anyio
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
-async def read_all(content: bytes) -> list[bytes | JSONRPCError]:
+def read_all(content: bytes) -> list[bytes]:
     """The lines of a stdin that holds the content, and ends."""
     reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    found: list[bytes | None] = []
     try:
-        lines = stdio._Lines(reading)
-        os.write(writing, content)
-        os.close(writing)
-        found: list[bytes | JSONRPCError] = []
-        while (line := await lines.next()) is not None:
-            found.append(line)
-        return found
+        stdio._read_lines(reading, found.append)
     finally:
         os.close(reading)
+    assert found.pop() is None
+    return [line for line in found if line is not None]
 
 
-async def test_a_line_that_is_too_long_is_answered_and_the_next_one_is_read(
+def accept(line: bytes) -> tuple[Any, list[tuple[Any, int, str]]]:
+    """The message for the server, and the errors that the host is told."""
+    told: list[tuple[Any, int, str]] = []
+    writer: Any = SimpleNamespace(under_way=set(), refuse=lambda *error: told.append(error))
+    return stdio._accept(line, writer), told
+
+
+def test_a_line_that_is_too_long_is_answered_and_the_next_one_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stdio, "_LONGEST_LINE", len(PING))
-    before, too_long, after = await read_all(PING + b"\n" + PING + b" \n" + PING + b"\n")
-    assert before == after == PING
-    assert isinstance(too_long, JSONRPCError)
-    assert too_long.error.code == PARSE_ERROR
-    assert too_long.error.message == "The message is too long."
-
-
-async def test_a_line_of_several_reads_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "_CHUNK", 7)
-    assert await read_all(PING + b"\n" + PING + b"\n") == [PING, PING]
+    before, too_long, after = read_all(PING + b"\n" + 3 * PING + b"\n" + PING + b"\n")
+    assert before == after == PING
+    assert len(too_long) <= len(PING) + 2 * 7  # the rest is not kept
+    message, [(request_id, code, text)] = accept(too_long)
+    assert message is None
+    assert (request_id, code) == (None, PARSE_ERROR)
+    assert text == f"The message is longer than {len(PING)} bytes."
 
 
-async def test_a_blank_line_is_passed_over() -> None:
-    blank, spaces, ping = await read_all(b"\n \r\n" + PING + b"\n")
-    assert isinstance(blank, bytes)
-    assert isinstance(spaces, bytes)
-    assert stdio._read(blank) is None
-    assert stdio._read(spaces) is None
-    assert isinstance(ping, bytes)
-    assert isinstance(stdio._read(ping), JSONRPCRequest)
+def test_a_blank_line_is_passed_over() -> None:
+    blank, spaces, ping = read_all(b"\n \r\n" + PING + b"\n")
+    assert accept(blank) == accept(spaces) == (None, [])
+    message, told = accept(ping)
+    assert isinstance(message, JSONRPCRequest)
+    assert told == []
