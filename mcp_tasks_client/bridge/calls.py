@@ -10,7 +10,6 @@ left to that process, whose host may wait for it.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -85,7 +84,6 @@ class Call:
         self.message: str | None = None
         self.scope = anyio.CancelScope()
         self._changed = anyio.Event()
-        self._given_up_at = -math.inf
 
     @property
     def status_message(self) -> str | None:
@@ -354,8 +352,7 @@ class Calls:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
-                call._given_up_at = anyio.current_time()
-                self._group.start_soon(self._linger, call, call._given_up_at)
+                self._group.start_soon(self._linger, call)
         elif call.is_delivered or call.handle is None or not call.handle.done:
             # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
@@ -364,11 +361,12 @@ class Calls:
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
-    async def _linger(self, call: Call, given_up_at: float) -> None:
-        """Cancel a call that made no task, unless somebody has joined it meanwhile."""
-        await anyio.sleep(_LINGER_S)
-        is_free = not (call.is_awaited or call.is_promised) and call.handle is None
-        if is_free and call._given_up_at == given_up_at:
+    async def _linger(self, call: Call) -> None:
+        """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
+        with anyio.move_on_after(_LINGER_S) as time:
+            while not (call.is_awaited or call.is_promised or call.handle or call.end):
+                await call.change()
+        if time.cancelled_caught:
             call.scope.cancel()
 
     def hand_out(self, call: Call, request: HostRequest) -> None:
