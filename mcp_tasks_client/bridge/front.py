@@ -24,7 +24,7 @@ import mcp_tasks_client as tasks
 from . import words
 from .host_request import Host, HostRequest
 from .introduction import Introduction
-from .introspection import Context, Next, put_in_front
+from .introspection import Context, Next, replace_middleware
 from .known_hosts import default_answer_within
 from .service import Connect, Service
 from .serving import OWN_STATE, as_rpc_error, text_result
@@ -168,7 +168,7 @@ class Front:
         self._when_replied = when_replied
         self._services: dict[str, Service] = {}
         self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._subscribe)
-        put_in_front(self.server, self._take)
+        replace_middleware(self.server, self._take)
 
     async def aclose(self) -> None:
         """Let go of all calls."""

@@ -76,9 +76,9 @@ class Serving:
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
-                        if call.left and self.answer_within_s and not call.is_promised:
+                        if call.for_persons and self.answer_within_s and not call.is_promised:
                             break  # nobody here can answer: the model is told at once, and only once
-                        await call.change()
+                        await call.wait_for_change()
             if call.end is None:
                 call.is_promised = True
                 await call.forget_answered()
@@ -95,7 +95,7 @@ class Serving:
                 call.reference,
                 self.result_tool,
                 call.status_message,
-                [self.line_for(one) for one in call.left],
+                [self.line_for(one) for one in call.for_persons],
                 is_known=call.has_record,
             )
         )
@@ -103,7 +103,7 @@ class Serving:
     @asynccontextmanager
     async def _beating(self, call: Call, request: HostRequest) -> AsyncIterator[None]:
         """Have the host told every few seconds that the work goes on."""
-        if request.token is None:
+        if request.progress_token is None:
             yield
             return
         async with anyio.create_task_group() as group:
@@ -118,11 +118,11 @@ class Serving:
         while True:
             with anyio.move_on_after(_BEAT_S):
                 while call.progress == told:
-                    await call.change()
+                    await call.wait_for_change()
             await call.forget_answered()
             message = call.status_message
-            if call.left:
-                message = "A person has to answer: " + self.line_for(next(iter(call.left)))
+            if call.for_persons:
+                message = "A person has to answer: " + self.line_for(next(iter(call.for_persons)))
             shown = None if not message else one_line(message)
             if call.progress is None:
                 await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)

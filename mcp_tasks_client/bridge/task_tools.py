@@ -97,7 +97,7 @@ class TaskTools:
             within_s = float(wait_s) if isinstance(wait_s, int | float) and wait_s >= 0 else None
             return await serving.wait(call, request, within_s=within_s)
         while call.handle is None and call.end is None:
-            await call.change()
+            await call.wait_for_change()
         if call.handle is None:
             return text_result("There is nothing to cancel: the call has ended.")
         await call.handle.cancel()
