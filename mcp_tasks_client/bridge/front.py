@@ -274,7 +274,8 @@ class Front:
             reference = state.removeprefix(OWN_STATE)
             call = await opened.calls.by_reference(reference)
             if call is None:
-                return text_result(words.no_such_call(reference, "task_list"), is_error=True)
+                list_tool = (await service.tools()).list_tool if within_s > 0 else None
+                return text_result(words.no_such_call(reference, list_tool), is_error=True)
             answers = request.params.get("inputResponses")
             call.take_answers(answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
