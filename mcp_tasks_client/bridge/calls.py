@@ -10,7 +10,6 @@ left to that process, whose host may wait for it.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,9 +58,9 @@ class Call:
         requests: Of the host, which wait for it.
         is_promised: Whether the host was told that the work goes on.
         prompts: The questions that the host is to be asked.
-        left: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
+        for_persons: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
         told: The IDs of those of which the model was told.
-        given: Answers that the host has brought by a repeated request, by the ID of the question.
+        answers: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
     """
@@ -80,14 +79,13 @@ class Call:
         self.is_promised = False
         self.is_delivered = False
         self.prompts: dict[str, Prompt] = {}
-        self.left: dict[str, tasks.Question] = {}
+        self.for_persons: dict[str, tasks.Question] = {}
         self.told: set[str] = set()
-        self.given: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
         self.progress: tuple[float, float | None] | None = None
         self.message: str | None = None
         self.scope = anyio.CancelScope()
         self._changed = anyio.Event()
-        self._given_up_at = -math.inf
 
     @property
     def status_message(self) -> str | None:
@@ -103,7 +101,7 @@ class Call:
     @property
     def unanswered(self) -> list[Prompt]:
         """The questions that the host is to be asked, and has not answered."""
-        return [one for one in self.prompts.values() if one.question_id not in self.given]
+        return [one for one in self.prompts.values() if one.question_id not in self.answers]
 
     @property
     def is_awaited(self) -> bool:
@@ -116,32 +114,39 @@ class Call:
 
     async def forget_answered(self) -> None:
         """Forget the questions that the host cannot be asked, and somebody else has answered."""
-        if self.left and self.handle is not None:
+        if self.for_persons and self.handle is not None:
             with suppress(tasks.TasksClientError):  # the journal cannot be read: they may still be open
                 still_open = {one.question_id for one in await self.handle.questions()}
-                for question_id in self.left.keys() - still_open:
-                    del self.left[question_id]
+                for question_id in self.for_persons.keys() - still_open:
+                    del self.for_persons[question_id]
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until something about the call changes."""
         await self._changed.wait()
 
-    def tell(self) -> None:
+    def note_change(self) -> None:
         """Wake all that wait for a change."""
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def put(self, prompt: Prompt) -> dict[str, Any]:
+    def take_answers(self, answers: Mapping[str, Any]) -> None:
+        """Take the answers that a host has repeated its request with."""
+        for question_id, answer in answers.items():
+            if isinstance(answer, dict):
+                self.answers[question_id] = answer
+        self.note_change()
+
+    async def ask_host(self, prompt: Prompt) -> dict[str, Any]:
         """Have the host asked, as a part of a request that waits for the call, now or later.
 
         Raises:
             HostRefusedError: The host has answered with an error, or does not understand the question.
         """
         self.prompts[prompt.question_id] = prompt
-        self.tell()
+        self.note_change()
         try:
             while True:
-                given = self.given.pop(prompt.question_id, None)
+                given = self.answers.pop(prompt.question_id, None)
                 if given is not None:
                     return given
                 able = [one for one in self.requests if one.host.can_be_asked(prompt.method, prompt.params)]
@@ -149,7 +154,7 @@ class Call:
                     raise HostRefusedError("no host that waits for the call understands the question")
                 asked = next((one for one in able if not one.host.is_current), None)
                 if asked is None:
-                    await self.change()
+                    await self.wait_for_change()
                     continue
                 try:
                     return await asked.ask(prompt.method, prompt.params)
@@ -158,7 +163,7 @@ class Call:
                         raise
         finally:
             del self.prompts[prompt.question_id]
-            self.tell()
+            self.note_change()
 
 
 class Calls:
@@ -319,7 +324,7 @@ class Calls:
                     del self._in_hand[call.reference]
                     call.reference = call.handle.reference["record_id"]
                     self._in_hand[call.reference] = call
-                call.tell()
+                call.note_change()
                 end, record = await call.handle.peek(), call.handle.record
                 assert record is not None, "this handle is not detached"
                 # The result as it came has fields that no model names, at every level.
@@ -328,14 +333,14 @@ class Calls:
                 call.end = error
         if call.end is None:
             call.end = tasks.TasksClientError("The host has given the call up.")
-        call.tell()
+        call.note_change()
         self._settle(call)
 
     @contextmanager
     def waiting(self, call: Call, request: HostRequest) -> Iterator[None]:
         """Count a request of the host among those that wait for a call."""
         call.requests.append(request)
-        call.tell()
+        call.note_change()
         try:
             yield
         finally:
@@ -349,8 +354,7 @@ class Calls:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
-                call._given_up_at = anyio.current_time()
-                self._group.start_soon(self._linger, call, call._given_up_at)
+                self._group.start_soon(self._linger, call)
         elif call.is_delivered or call.handle is None or not call.handle.done:
             # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
@@ -359,11 +363,12 @@ class Calls:
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
-    async def _linger(self, call: Call, given_up_at: float) -> None:
-        """Cancel a call that made no task, unless somebody has joined it meanwhile."""
-        await anyio.sleep(_LINGER_S)
-        is_free = not (call.is_awaited or call.is_promised) and call.handle is None
-        if is_free and call._given_up_at == given_up_at:
+    async def _linger(self, call: Call) -> None:
+        """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
+        with anyio.move_on_after(_LINGER_S) as time:
+            while not (call.is_awaited or call.is_promised or call.handle or call.end):
+                await call.wait_for_change()
+        if time.cancelled_caught:
             call.scope.cancel()
 
     def hand_out(self, call: Call, request: HostRequest) -> None:

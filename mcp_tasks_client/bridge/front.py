@@ -24,10 +24,10 @@ import mcp_tasks_client as tasks
 from . import words
 from .host_request import Host, HostRequest
 from .introduction import Introduction
-from .introspection import Context, Next, put_in_front
+from .introspection import Context, Next, replace_middleware
 from .known_hosts import default_answer_within
 from .service import Connect, Service
-from .serving import OWN_STATE, as_rpc_error, take_answers, text_result
+from .serving import OWN_STATE, as_rpc_error, text_result
 
 __all__ = ["Front", "Options", "open_front"]
 
@@ -168,7 +168,7 @@ class Front:
         self._when_replied = when_replied
         self._services: dict[str, Service] = {}
         self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._subscribe)
-        put_in_front(self.server, self._take)
+        replace_middleware(self.server, self._take)
 
     async def aclose(self) -> None:
         """Let go of all calls."""
@@ -274,9 +274,10 @@ class Front:
             reference = state.removeprefix(OWN_STATE)
             call = await opened.calls.by_reference(reference)
             if call is None:
-                return text_result(words.no_such_call(reference, "task_list"), is_error=True)
+                list_tool = (await service.tools()).list_tool if within_s > 0 else None
+                return text_result(words.no_such_call(reference, list_tool), is_error=True)
             answers = request.params.get("inputResponses")
-            take_answers(call, answers if isinstance(answers, dict) else {})
+            call.take_answers(answers if isinstance(answers, dict) else {})
             return await serving.wait(call, request)
         if within_s > 0:
             own = await service.tools()

@@ -107,7 +107,7 @@ class HostRequest:
         self._has_ended = False
 
     @property
-    def token(self) -> str | int | None:
+    def progress_token(self) -> str | int | None:
         """The progress token of the host; ``None`` if it wants no progress."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) else None
@@ -123,10 +123,10 @@ class HostRequest:
 
     async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification, if the host wants any."""
-        if self.token is None:
+        if self.progress_token is None:
             return
         params = ProgressNotificationParams(
-            progress_token=self.token, progress=progress, total=total, message=message
+            progress_token=self.progress_token, progress=progress, total=total, message=message
         )
         await self._context.session.send_notification(
             ProgressNotification(params=params), related_request_id=self._context.request_id

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .front import Options, open_front
-from .introspection import Context, Next, put_before
+from .introspection import Context, Next, prepend_middleware
 from .service import Connect
 
 __all__ = ["listen", "open_app", "serve_socket", "url_of"]
@@ -63,7 +63,7 @@ async def open_app(
         ValueError: An option makes no sense.
     """
     async with open_front(connect, endpoint, _when_replied, **options) as front:
-        put_before(front.server, _until_gone)
+        prepend_middleware(front.server, _until_gone)
         app = front.server.streamable_http_app(
             streamable_http_path=_PATH,
             host=_LOOPBACK,

@@ -18,8 +18,8 @@ __all__ = [
     "Next",
     "Session",
     "is_given_up",
-    "put_before",
-    "put_in_front",
+    "prepend_middleware",
+    "replace_middleware",
     "replied_id",
     "when_ended",
 ]
@@ -34,7 +34,7 @@ Next: TypeAlias = Callable[[Context], Awaitable[Any]]
 """The SDK's own treatment of a message."""
 
 
-def put_in_front(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
+def replace_middleware(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
     """Have a middleware see each message first, and alone. The SDK's own one makes spans of each message."""
     server.middleware[:] = [middleware]  # type: ignore[list-item]  # a coroutine function is one
 
@@ -49,7 +49,7 @@ def is_given_up(context: Context) -> bool:
     return taken_back is not None and bool(taken_back.is_set())
 
 
-def put_before(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
+def prepend_middleware(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
     """Have a middleware see each message before that which is in front by now."""
     server.middleware.insert(0, middleware)  # type: ignore[arg-type]  # a coroutine function is one
 

@@ -89,7 +89,7 @@ class Asker:
             prompt = Prompt(context.key if question is None else question.question_id, method, params)
             for _ in range(_MOST_ATTEMPTS):
                 try:
-                    result = kind.validate_python(await call.put(prompt))
+                    result = kind.validate_python(await call.ask_host(prompt))
                     _check(result, params)
                     return result
                 except HostRefusedError:
@@ -102,13 +102,13 @@ class Asker:
             raise _NobodyCanAnswerError(
                 "the server asks before it makes a task, and the host cannot be asked"
             )
-        call.left[question.question_id] = question
+        call.for_persons[question.question_id] = question
         logger.warning(
             "A question of %s waits for a person, whom the host cannot ask: %s",
             one_line(call.tool, 100),
             self._line_for(question.question_id),
         )
-        call.tell()
+        call.note_change()
         return None
 
 

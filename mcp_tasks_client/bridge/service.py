@@ -198,7 +198,7 @@ class Service:
             if call is not None and isinstance(progress, int | float):
                 call.progress = progress, total if isinstance(total, int | float) else None
                 call.message = message if isinstance(message, str) else None
-                call.tell()
+                call.note_change()
             return
         if method == _LIST_CHANGED:
             self._prefix = None

@@ -8,7 +8,7 @@ the work goes on, and a later request has its result.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -76,13 +76,13 @@ class Serving:
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
-                        if self.answer_within_s and call.left.keys() - call.told:
+                        if self.answer_within_s and call.for_persons.keys() - call.told:
                             break  # nobody here can answer: the model is told at once, and only once
-                        await call.change()
+                        await call.wait_for_change()
             if call.end is None:
                 call.is_promised = True
                 await call.forget_answered()
-                call.told |= call.left.keys()
+                call.told |= call.for_persons.keys()
                 return self._answer_in_between(call)
             self.calls.hand_out(call, request)
             if isinstance(call.end, Exception):
@@ -96,7 +96,7 @@ class Serving:
                 call.reference,
                 self.result_tool,
                 call.status_message,
-                [self.line_for(one) for one in call.left],
+                [self.line_for(one) for one in call.for_persons],
                 is_known=call.has_record,
             )
         )
@@ -104,7 +104,7 @@ class Serving:
     @asynccontextmanager
     async def _beating(self, call: Call, request: HostRequest) -> AsyncIterator[None]:
         """Have the host told every few seconds that the work goes on."""
-        if request.token is None:
+        if request.progress_token is None:
             yield
             return
         async with anyio.create_task_group() as group:
@@ -119,11 +119,11 @@ class Serving:
         while True:
             with anyio.move_on_after(_BEAT_S):
                 while call.progress == told:
-                    await call.change()
+                    await call.wait_for_change()
             await call.forget_answered()
             message = call.status_message
-            if call.left:
-                message = "A person has to answer: " + self.line_for(next(iter(call.left)))
+            if call.for_persons:
+                message = "A person has to answer: " + self.line_for(next(iter(call.for_persons)))
             shown = None if not message else one_line(message)
             if call.progress is None:
                 await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
@@ -175,11 +175,3 @@ def _input_required(call: Call, asked: list[Prompt]) -> dict[str, Any]:
         "inputRequests": requests,
         "requestState": OWN_STATE + call.reference,
     }
-
-
-def take_answers(call: Call, answers: Mapping[str, Any]) -> None:
-    """Give a call the answers of a host that has repeated its request with them."""
-    for question_id, answer in answers.items():
-        if isinstance(answer, dict):
-            call.given[question_id] = answer
-    call.tell()

@@ -48,6 +48,11 @@ class TaskTools:
         """The name of the tool that waits for a result."""
         return f"{self._prefix}task_result"
 
+    @property
+    def list_tool(self) -> str:
+        """The name of the tool that lists the calls."""
+        return f"{self._prefix}task_list"
+
     def has(self, tool: str) -> bool:
         """True if the tool is one of these."""
         return tool.startswith(self._prefix) and tool.removeprefix(self._prefix) in _NAMES
@@ -91,13 +96,13 @@ class TaskTools:
         reference, wait_s = arguments.get("reference"), arguments.get("wait_s")
         call = await self._calls.by_reference(reference) if isinstance(reference, str) else None
         if call is None:
-            text = words.no_such_call(str(reference), f"{self._prefix}task_list")
+            text = words.no_such_call(str(reference), self.list_tool)
             return text_result(text, is_error=True)
         if name == "task_result":
             within_s = float(wait_s) if isinstance(wait_s, int | float) and wait_s >= 0 else None
             return await serving.wait(call, request, within_s=within_s)
         while call.handle is None and call.end is None:
-            await call.change()
+            await call.wait_for_change()
         if call.handle is None:
             return text_result("There is nothing to cancel: the call has ended.")
         await call.handle.cancel()

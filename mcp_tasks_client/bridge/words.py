@@ -55,11 +55,17 @@ def joined(tool: str) -> str:
     )
 
 
-def no_such_call(reference: str, list_tool: str) -> str:
-    """The text for a reference that names no call."""
+def no_such_call(reference: str, list_tool: str | None) -> str:
+    """The text for a reference that names no call.
+
+    Args:
+        reference: As the host gave it.
+        list_tool: The name of the tool that lists the calls; ``None`` if the host has no such tool.
+    """
+    listed = "" if list_tool is None else f" {list_tool} lists the calls."
     return (
         f'There is no call with reference "{one_line(reference, 60)}": its result was received before, or '
-        f"its bridge ended before the server had made a task of it. {list_tool} lists the calls."
+        f"its bridge ended before the server had made a task of it.{listed}"
     )
 
 

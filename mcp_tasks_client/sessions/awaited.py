@@ -33,7 +33,7 @@ class Awaited:
 
     def __init__(self) -> None:
         self._waiting: dict[RequestId, _Waiting] = {}
-        self._given_up: dict[RequestId, None] = {}
+        self._given_up: dict[RequestId, None] = {}  # a set that keeps its order
 
     async def ask(
         self, request_id: RequestId, send: Callable[[], Awaitable[object]], timeout_s: float | None
@@ -69,13 +69,21 @@ class Awaited:
     def take(self, request_id: object, reply: Reply | None) -> bool:
         """Take the reply to a request, also if nobody waits for it any more.
 
-        ``None`` is a reply that could not be read. Returns whether the request was one of these.
+        Args:
+            request_id: As the reply names it.
+            reply: ``None`` if it could not be read.
+
+        Returns:
+            Whether :meth:`ask` sent the request, and it is not forgotten.
         """
         if not isinstance(request_id, str):
             return False
+        if request_id in self._given_up:
+            del self._given_up[request_id]
+            return True
         waiting = self._waiting.get(request_id)
         if waiting is None:
-            return self._given_up.pop(request_id, "no") is None
+            return False
         waiting.reply, waiting.is_unread = reply, reply is None
         waiting.came.set()
         return True

@@ -162,11 +162,15 @@ async def test_answers_of_a_host_reach_a_bridge_that_was_started_in_between() ->
     assert len(wire.calls("asks")) == 1
 
 
-async def test_a_state_that_names_no_call_is_told_as_that() -> None:
+@pytest.mark.parametrize("answer_within_s", [0.0, LIMIT_S])
+async def test_a_state_that_names_no_call_is_told_as_that(answer_within_s: float) -> None:
     host, wire = MemoryHost(CURRENT), asking(form("Who?", name="string"))
-    async with bridged(wire, host):
+    async with bridged(wire, host, answer_within_s=answer_within_s):
         result = await host.call("asks", requestState="mcp-tasks-bridge:nothing", inputResponses={})
     assert result["isError"]
+    has_tools = answer_within_s > 0
+    assert text_of(result).endswith(" task_list lists the calls.") == has_tools
+    assert ("task_list" in text_of(result)) == has_tools
     assert wire.calls("asks") == []
 
 

@@ -61,7 +61,8 @@ def bridge(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_signal_ends_it_while_stdin_stands_open(tmp_path: Path) -> None:
     with bridge(tmp_path) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(line(HELLO))
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["id"] == 1

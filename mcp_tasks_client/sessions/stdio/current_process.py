@@ -22,7 +22,8 @@ class CurrentProcess:
         server: How it is started.
         endpoint: The server's name in the journal.
         max_bytes: Bytes of one message of the server, at most.
-        hear: Called with each request and notification of a process that was just started.
+        hear: Called with each request and notification of a process, unless a session of an older version
+            has put its own function in the place of this one (``Pipe.hear``).
     """
 
     def __init__(

@@ -56,13 +56,13 @@ class Pipe:
 
     Attributes:
         hear: Called with each request and notification of the server.
-        over: Called once when nothing more can be sent.
+        when_over: Called once, when nothing more can be sent.
         has_answered: Whether the server has sent a message.
     """
 
     def __init__(self, server: StdioServer, name: str, max_bytes: int) -> None:
         self.hear: Callable[[JSONObject], None] = lambda message: None
-        self.over: Callable[[], None] = lambda: None
+        self.when_over: Callable[[], None] = lambda: None
         self.has_answered = False
         self._server = server
         self._name = name
@@ -83,7 +83,7 @@ class Pipe:
 
     async def _note_end(self) -> None:
         await self._process.over.wait()
-        self.over()
+        self.when_over()
         await self._process.ended.wait()
         self._awaited.end()
 

@@ -40,7 +40,7 @@ class StdioConnection(Connection):
         pipe = self._pipe = await self._process.pipe(own.method)
         source = OwnRequest(GET_STREAM, context=self.context)
         pipe.hear = lambda message: self._hear(self, message, source)
-        pipe.over = self._lose
+        pipe.when_over = self._lose
         result = await self.request(own)
         read_agreed_version(result)
         await self.notify("notifications/initialized", {}, self.context)
