@@ -118,7 +118,7 @@ class _Sent:
         self._told: dict[RequestId, Callable[[bool], None]] = {}
 
     def when_replied(self, context: Context, tell: Callable[[bool], None]) -> None:
-        """Have a function told that the reply to a request has left, or could not leave."""
+        """Call a function once: with True when the reply to a request has left, or False if it could not."""
         if context.request_id is not None:
             self._told[context.request_id] = tell
 

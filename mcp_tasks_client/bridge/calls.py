@@ -53,15 +53,22 @@ class Call:
 
     Attributes:
         reference: The ID of its record.
+        tool: The name of its tool.
+        digest: Of its arguments, by which a repetition is found; ``None`` if the record has none.
+        key: The idempotency key that the host gave; ``None`` if it gave none.
+        call_id: The ID that the host itself gave to the call; ``None`` if it gave none.
         handle: Of the call; ``None`` until the server has answered with a task or a result.
         end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
         requests: Of the host, which wait for it.
-        is_promised: Whether the host was told that the work goes on.
+        is_promised: Whether the host was told that the work goes on. Such a call is not cancelled if the host
+            gives up. True of each call that an earlier process has begun.
+        is_delivered: Whether the end has left for the host.
         prompts: The questions that the host is to be asked.
         for_persons: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
         answers: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
+        scope: Around the work. Cancelled to give the call up.
     """
 
     def __init__(
@@ -347,7 +354,7 @@ class Calls:
             self._settle(call)
 
     def _settle(self, call: Call) -> None:
-        """See what becomes of a call for which nobody waits."""
+        """Have a call for which nobody waits linger, be kept for a later request, or be forgotten."""
         if call.is_awaited:
             return
         if call.end is None:

@@ -87,8 +87,8 @@ async def open_front(
     Args:
         connect: Makes the client for one host.
         endpoint: The server's name in the journal.
-        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
-            with which.
+        when_replied: Takes a request and a function. The function is called once: with True when the reply
+            has left for the host, or with False if it could not leave.
         application: As of :func:`bridge`.
         answer_within_s: Likewise.
         questions: Likewise.
@@ -137,8 +137,8 @@ class Front:
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
-            with which.
+        when_replied: Takes a request and a function. The function is called once: with True when the reply
+            has left for the host, or with False if it could not leave.
 
     Attributes:
         server: The SDK's server.

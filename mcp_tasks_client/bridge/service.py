@@ -154,7 +154,7 @@ class Service:
         return TaskTools(opened.inbox, opened.calls, self._prefix)
 
     async def serving(self, answer_within_s: float) -> Serving:
-        """Has requests wait.
+        """Has the requests of the host wait, each for its call.
 
         Args:
             answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.

@@ -33,7 +33,7 @@ _LEAVE_S: Final = 1.0
 
 
 class Asked(StrEnum):
-    """The persons that questions go to."""
+    """The ways to ask a person: by the host, or by ``mcp-tasks answer``."""
 
     HOST = "host"
     INBOX = "inbox"
