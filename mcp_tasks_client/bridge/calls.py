@@ -65,6 +65,7 @@ class Call:
         is_delivered: Whether the end has left for the host.
         prompts: The questions that the host is to be asked.
         for_persons: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
+        told: The IDs of those of which the model was told.
         answers: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
@@ -86,6 +87,7 @@ class Call:
         self.is_delivered = False
         self.prompts: dict[str, Prompt] = {}
         self.for_persons: dict[str, tasks.Question] = {}
+        self.told: set[str] = set()
         self.answers: dict[str, dict[str, Any]] = {}
         self.progress: tuple[float, float | None] | None = None
         self.message: str | None = None

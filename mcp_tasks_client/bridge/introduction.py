@@ -48,7 +48,7 @@ class Introduction:
 
     Args:
         folder: Where it is kept; ``None`` keeps it in memory.
-        endpoint: The server's name in the journal.
+        endpoint: The server's name for whoever serves it.
     """
 
     def __init__(self, folder: Path | None, endpoint: str) -> None:

@@ -76,12 +76,13 @@ class Serving:
                         if asked:
                             call.is_promised = True
                             return _input_required(call, asked)
-                        if call.for_persons and self.answer_within_s and not call.is_promised:
+                        if self.answer_within_s and call.for_persons.keys() - call.told:
                             break  # nobody here can answer: the model is told at once, and only once
                         await call.wait_for_change()
             if call.end is None:
                 call.is_promised = True
                 await call.forget_answered()
+                call.told |= call.for_persons.keys()
                 return self._answer_in_between(call)
             self.calls.hand_out(call, request)
             if isinstance(call.end, Exception):

@@ -87,6 +87,8 @@ async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSe
 def _take(number: int, flags: int) -> int:
     """A descriptor of our own for a standard stream, in whose place there is another file from now on."""
     own = os.dup(number)
+    if os.name != "nt":
+        os.set_blocking(own, True)  # another program that has the file open may have made it otherwise
     if flags == os.O_WRONLY:
         os.dup2(2, number)
     else:

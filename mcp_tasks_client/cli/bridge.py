@@ -123,12 +123,14 @@ def bridge(
                 Exit.USAGE, "mcp-tasks bridge needs mcp, of the extra [bridge]: pip install mcp"
             ) from None
         target = read_server(server, header, bearer_env, header_env)
-        endpoint = target.make_client(where).endpoint  # options that make no sense are told now
 
         def connect(application: str, **callbacks: Any) -> tuple[tasks.TasksClient, tasks.Inbox]:
-            client = target.make_client(
-                where, lives_long=True, application=application, output_schema="off", **callbacks
-            )
+            try:
+                client = target.make_client(
+                    where, lives_long=True, application=application, output_schema="off", **callbacks
+                )
+            except CommandError as error:
+                raise ValueError(str(error)) from error  # each request is answered with its words
             inbox = tasks.Inbox(
                 where.name_journal(),
                 endpoint=client.endpoint,
@@ -147,17 +149,19 @@ def bridge(
             "line_for": partial(where.line, "answer"),
         }
         if http is None:
+            # No client is made yet. The host is answered before all is imported that a client needs.
             async with open_stdio() as (read, write):
-                await _until_stopped(serve_streams(connect, endpoint, read, write, **options))
+                await _until_stopped(serve_streams(connect, server, read, write, **options))
             return None
 
+        target.make_client(where)  # options that make no sense are told now
         try:
             listening = listen(http)
         except OSError as error:
             raise CommandError(Exit.USAGE, f"Port {http} of 127.0.0.1 cannot be used: {error}") from error
         with listening:
             _tell_entry(output, url_of(listening), token if token_env is None else f"${{{token_env}}}")
-            await _until_stopped(serve_socket(connect, endpoint, listening, token=token, **options))
+            await _until_stopped(serve_socket(connect, server, listening, token=token, **options))
         return None
 
     _log_to(log_file)

@@ -19,6 +19,7 @@ imports       one import, in a process of its own
 server        the server, in a process of its own: it plays tasks, tells of them, and witnesses early polls
 run           all measurements, interleaved
 table         what is printed
+bridge        a call through a bridge, and without one; run alone
 charts        bars of the table in the documentation
 ============  ====================================================================================
 

@@ -11,7 +11,7 @@ import anyio
 import httpx
 import pytest
 
-from mcp_tasks_client import MemoryJournal
+from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.bridge import calls, serving
 from mcp_tasks_client.testing import ScriptedServer, complete, work
 
@@ -296,10 +296,25 @@ ODD = [math.nan, -1, -math.inf, "soon", None, True, [1], {"s": 1}, math.inf, 1e3
 @pytest.mark.parametrize("wait_s", ODD)
 async def test_seconds_that_are_odd_wait_as_a_call_does(host: MemoryHost, wire: Wire, wait_s: Any) -> None:
     wire.hold("tasks/get")
-    async with bridged(wire, host, answer_within_s=0.1):
-        reference = reference_in(text_of(await host.call("work")))
-        arguments = {"reference": reference, "wait_s": wait_s}
+    async with bridged(wire, host, answer_within_s=0.3):
+        arguments = {"reference": reference_in(text_of(await host.call("work"))), "wait_s": wait_s}
+        began = anyio.current_time()
         assert "still running" in text_of(await host.call("task_result", arguments))
+        assert anyio.current_time() - began >= 0.29
+
+
+async def test_a_call_of_a_program_without_a_name_is_not_shown(host: MemoryHost, wire: Wire) -> None:
+    journal = MemoryJournal()
+    wire.hold("tasks/get")
+    async with (
+        httpx.AsyncClient(transport=wire) as http,
+        TasksClient(URL, http_client=http, journal=journal, principal="ada") as client,
+        bridged(wire, host, journal, answer_within_s=0.2),
+    ):
+        handle = await client.start_tool("work")
+        assert text_of(await host.call("task_list")) == "No call is running, and no result is waiting."
+        result = await host.call("task_result", {"reference": handle.reference["record_id"]})
+        assert result["isError"]
 
 
 async def test_the_seconds_of_the_model_count_if_they_are_fewer(wire: Wire) -> None:

@@ -1,57 +1,90 @@
-"""The lines of a host on stdin, as the bridge reads them."""
+"""The bridge at stdin and stdout ends when it is told to, and forgets requests that were taken back."""
 
 from __future__ import annotations
 
+import json
 import os
-from types import SimpleNamespace
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import PARSE_ERROR, JSONRPCRequest
 
 from mcp_tasks_client.bridge import stdio
 
-PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+from .memory_host import LIMIT_S, OLDER
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes are those of POSIX")
+
+HELLO = {
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": OLDER,
+        "capabilities": {},
+        "clientInfo": {"name": "a host", "version": "1"},
+    },
+}
 
 
-def read_all(content: bytes) -> list[bytes]:
-    """The lines of a stdin that holds the content, and ends."""
-    reading, writing = os.pipe()
-    os.write(writing, content)
-    os.close(writing)
-    found: list[bytes | None] = []
-    try:
-        stdio._read_lines(reading, found.append)
-    finally:
-        os.close(reading)
-    assert found.pop() is None
-    return [line for line in found if line is not None]
+def line(message: dict[str, Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
 
 
-def accept(line: bytes) -> tuple[Any, list[tuple[Any, int, str]]]:
-    """The message for the server, and the errors that the host is told."""
-    told: list[tuple[Any, int, str]] = []
-    writer: Any = SimpleNamespace(under_way=set(), refuse=lambda *error: told.append(error))
-    return stdio._accept(line, writer), told
+@contextmanager
+def bridge(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A bridge before a server that is away."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+        command = [
+            sys.executable,
+            "-m",
+            "mcp_tasks_client",
+            "bridge",
+            url,
+            "--journal",
+            str(tmp_path / "j.db"),
+        ]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
-def test_a_line_that_is_too_long_is_answered_and_the_next_one_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stdio, "_LONGEST_LINE", len(PING))
-    monkeypatch.setattr(stdio, "_CHUNK", 7)
-    before, too_long, after = read_all(PING + b"\n" + 3 * PING + b"\n" + PING + b"\n")
-    assert before == after == PING
-    assert len(too_long) <= len(PING) + 2 * 7  # the rest is not kept
-    message, [(request_id, code, text)] = accept(too_long)
-    assert message is None
-    assert (request_id, code) == (None, PARSE_ERROR)
-    assert text == f"The message is longer than {len(PING)} bytes."
+def test_a_signal_ends_it_while_stdin_stands_open(tmp_path: Path) -> None:
+    with bridge(tmp_path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line(HELLO))
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S / 2) == 128 + signal.SIGTERM
 
 
-def test_a_blank_line_is_passed_over() -> None:
-    blank, spaces, ping = read_all(b"\n \r\n" + PING + b"\n")
-    assert accept(blank) == accept(spaces) == (None, [])
-    message, told = accept(ping)
-    assert isinstance(message, JSONRPCRequest)
-    assert told == []
+def test_it_ends_with_stdin_though_the_host_reads_nothing(tmp_path: Path) -> None:
+    with bridge(tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write(line(HELLO))
+        for number in range(2, 3000):
+            process.stdin.write(line({"id": number, "method": "ping"}))
+        process.stdin.close()
+        assert process.wait(LIMIT_S / 2) == 0
+
+
+def test_a_descriptor_that_does_not_block_is_read_all_the_same() -> None:
+    """Another program that has the same file open may have made it so."""
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    own = stdio._take(reads, os.O_RDONLY)
+    assert os.get_blocking(own)
+    for one in (reads, writes, own):
+        os.close(one)
