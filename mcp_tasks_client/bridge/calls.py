@@ -105,11 +105,6 @@ class Call:
         """The questions that the host is to be asked, and has not answered."""
         return [one for one in self.prompts.values() if one.question_id not in self.given]
 
-    @property
-    def is_awaited(self) -> bool:
-        """True if a request of the host waits for the call."""
-        return not all(one.is_given_up for one in self.requests)
-
     def is_equal(self, tool: str, digest: str) -> bool:
         """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
         return (tool, digest) == (self.tool, self.digest)
@@ -239,7 +234,7 @@ class Calls:
             if call.key is not None:
                 continue
             is_same = call_id is not None and call.call_id == call_id
-            is_free = not (call.is_awaited or call.is_delivered or self._is_new(tool))
+            is_free = not (call.requests or call.is_delivered or self._is_new(tool))
             if call.is_equal(tool, digest) and (is_same or is_free):
                 return call
         if self._is_new(tool):
@@ -345,7 +340,7 @@ class Calls:
 
     def _settle(self, call: Call) -> None:
         """See what becomes of a call for which nobody waits."""
-        if call.is_awaited:
+        if call.requests:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
@@ -355,14 +350,14 @@ class Calls:
             # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
         else:
-            kept = [one for one in self._in_hand.values() if one.end is not None and not one.is_awaited]
+            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
     async def _linger(self, call: Call, given_up_at: float) -> None:
         """Cancel a call that made no task, unless somebody has joined it meanwhile."""
         await anyio.sleep(_LINGER_S)
-        is_free = not (call.is_awaited or call.is_promised) and call.handle is None
+        is_free = not (call.requests or call.is_promised) and call.handle is None
         if is_free and call._given_up_at == given_up_at:
             call.scope.cancel()
 

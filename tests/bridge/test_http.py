@@ -399,7 +399,7 @@ async def test_the_host_is_asked_that_understands_the_question() -> None:
             asked.append(name)
             return {"action": "decline"}
 
-        return SimpleNamespace(host=Host(name, "1", capabilities, OLDER), ask=ask)
+        return SimpleNamespace(host=Host(name, capabilities, OLDER), ask=ask)
 
     call = Call("reference", "tool", None)
     form = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
