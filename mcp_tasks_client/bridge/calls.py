@@ -110,11 +110,6 @@ class Call:
         """The questions that the host is to be asked, and has not answered."""
         return [one for one in self.prompts.values() if one.question_id not in self.answers]
 
-    @property
-    def is_awaited(self) -> bool:
-        """True if a request of the host waits for the call."""
-        return not all(one.is_given_up for one in self.requests)
-
     def is_equal(self, tool: str, digest: str) -> bool:
         """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
         return (tool, digest) == (self.tool, self.digest)
@@ -251,7 +246,7 @@ class Calls:
             if call.key is not None:
                 continue
             is_same = call_id is not None and call.call_id == call_id
-            is_free = not (call.is_awaited or call.is_delivered or self._is_new(tool))
+            is_free = not (call.requests or call.is_delivered or self._is_new(tool))
             if call.is_equal(tool, digest) and (is_same or is_free):
                 return call
         if self._is_new(tool):
@@ -357,7 +352,7 @@ class Calls:
 
     def _settle(self, call: Call) -> None:
         """Have a call for which nobody waits linger, be kept for a later request, or be forgotten."""
-        if call.is_awaited:
+        if call.requests:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
@@ -366,14 +361,14 @@ class Calls:
             # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
         else:
-            kept = [one for one in self._in_hand.values() if one.end is not None and not one.is_awaited]
+            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
     async def _linger(self, call: Call) -> None:
         """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
         with anyio.move_on_after(_LINGER_S) as time:
-            while not (call.is_awaited or call.is_promised or call.handle or call.end):
+            while not (call.requests or call.is_promised or call.handle or call.end):
                 await call.wait_for_change()
         if time.cancelled_caught:
             call.scope.cancel()
