@@ -6,6 +6,8 @@ else passes to the server behind, and its result passes back as it came.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
@@ -18,6 +20,7 @@ from anyio.abc import TaskGroup
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from pydantic_core import PydanticSerializationError, to_json
 
 import mcp_tasks_client as tasks
 
@@ -46,6 +49,8 @@ _LISTS: Final = {
 
 _CACHEABLE: Final = frozenset({*_LISTS, "resources/read", "server/discover"})
 """Results that a host of 2026-07-28 may keep for a time which they name."""
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 _LATEST_HANDSHAKE: Final = "2025-11-25"
 """The latest version that begins by ``initialize``."""
@@ -187,11 +192,12 @@ class Front:
             return await go_on(context)
         try:
             result = await self._answer(method, host, context, go_on)
-        except MCPError:
-            raise
         except Exception as error:
-            raise as_rpc_error(error) from error
-        return self._finish(method, host, result)
+            told = (error if isinstance(error, MCPError) else as_rpc_error(error)).error
+            data = told.model_dump(exclude_unset=True)
+            raise MCPError(**_without_halves(data)) from error
+        whole: dict[str, Any] = _without_halves(self._finish(method, host, result))
+        return whole
 
     async def _answer(self, method: str, host: Host, context: Context, go_on: Next) -> dict[str, Any]:
         service, params = self._service_of(host), _passed(context.params)
@@ -378,6 +384,15 @@ def _passed(params: Mapping[str, Any] | None) -> dict[str, Any]:
         if kept:
             passed["_meta"] = kept
     return passed
+
+
+def _without_halves(value: Any) -> Any:
+    """A JSON value without halves of characters (surrogates): no host can read a message that has one."""
+    try:
+        to_json(value)
+    except PydanticSerializationError:
+        return json.loads(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    return value
 
 
 def _plain(tool: Any, answers_early: bool) -> Any:

@@ -25,7 +25,11 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes are t
 HELLO = {
     "id": 1,
     "method": "initialize",
-    "params": {"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "a host", "version": "1"}},
+    "params": {
+        "protocolVersion": OLDER,
+        "capabilities": {},
+        "clientInfo": {"name": "a host", "version": "1"},
+    },
 }
 
 
@@ -39,7 +43,15 @@ def bridge(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
-        command = [sys.executable, "-m", "mcp_tasks_client", "bridge", url, "--journal", str(tmp_path / "j.db")]
+        command = [
+            sys.executable,
+            "-m",
+            "mcp_tasks_client",
+            "bridge",
+            url,
+            "--journal",
+            str(tmp_path / "j.db"),
+        ]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with process:
             try:
@@ -50,7 +62,8 @@ def bridge(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_signal_ends_it_while_stdin_stands_open(tmp_path: Path) -> None:
     with bridge(tmp_path) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(line(HELLO))
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["id"] == 1
