@@ -10,6 +10,7 @@ left to that process, whose host may wait for it.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,13 +22,21 @@ import anyio
 from anyio.abc import TaskGroup
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line, redact
 
 from .host_request import HostRefusedError, HostRequest
 
 __all__ = ["Call", "Calls", "Prompt"]
 
+logger = logging.getLogger("mcp_tasks_client.bridge")
+
 _LINGER_S: Final = 10.0
 """Seconds for which a call goes on that its host has given up, and of which the server has made no task."""
+
+_JOURNAL_S: Final = 300.0
+"""Seconds for which a call whose task the journal cannot take is kept in hand."""
+
+_RETRY_S: Final = 3.0
 
 _MOST_KEPT: Final = 100
 """Ended calls that are kept for a later request, at most. The journal has more of those that made a task."""
@@ -96,14 +105,20 @@ class Call:
 
     @property
     def status_message(self) -> str | None:
-        """The latest words of the server about the work."""
+        """The latest words of the server about the work, without the task's ID."""
         task = None if self.handle is None else self.handle.task
-        return self.message or (None if task is None else task.status_message)
+        said = self.message or (None if task is None else task.status_message)
+        return None if said is None else redact(said, self.task_id)
+
+    @property
+    def task_id(self) -> str | None:
+        """The task's ID, which is for nobody to see."""
+        return None if self.handle is None else self.handle.task_id
 
     @property
     def has_record(self) -> bool:
         """True if the journal has the call, so that later processes find it."""
-        return self.handle is not None and self.handle.task_id is not None
+        return self.task_id is not None
 
     @property
     def unanswered(self) -> list[Prompt]:
@@ -320,6 +335,21 @@ class Calls:
     async def _see_through(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
         with call.scope:
             try:
+                call.end = await self._see_end(call, begin)
+            except Exception as error:
+                call.end = error
+        if call.end is None:
+            call.end = tasks.TasksClientError("The host has given the call up.")
+        call.note_change()
+        self._settle(call)
+
+    async def _see_end(
+        self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]
+    ) -> dict[str, Any] | Exception | None:
+        """The end of a call. While the journal cannot be written, a task of the server's is waited for."""
+        patient_until = anyio.current_time() + _JOURNAL_S
+        while True:
+            try:
                 call.handle = await begin()
                 if call.handle.reference["record_id"] != call.reference:
                     # The key stands for an earlier call.
@@ -330,13 +360,17 @@ class Calls:
                 end, record = await call.handle.peek(), call.handle.record
                 assert record is not None, "this handle is not detached"
                 # The result as it came has fields that no model names, at every level.
-                call.end = end if isinstance(end, Exception) else record.result
-            except Exception as error:
-                call.end = error
-        if call.end is None:
-            call.end = tasks.TasksClientError("The host has given the call up.")
-        call.note_change()
-        self._settle(call)
+                return end if isinstance(end, Exception) else record.result
+            except tasks.JournalError as error:
+                handle = error.handle
+                if not isinstance(handle, tasks.TaskHandle) or handle.task_id is None:
+                    raise
+                if isinstance(error, tasks.CallForgottenError) or anyio.current_time() > patient_until:
+                    raise
+                logger.warning("A call of %s waits for the journal: %s", one_line(call.tool, 100), error)
+                call.handle = handle
+                begin = partial(_give, handle)
+                await anyio.sleep(_RETRY_S)
 
     @contextmanager
     def waiting(self, call: Call, request: HostRequest) -> Iterator[None]:
@@ -373,6 +407,20 @@ class Calls:
         if time.cancelled_caught:
             call.scope.cancel()
 
+    async def cancel(self, call: Call) -> None:
+        """Have the server cancel a call. One of which it makes no task in some seconds is given up.
+
+        Raises:
+            TasksClientError: The server could not be told.
+        """
+        with anyio.move_on_after(_LINGER_S):
+            while call.handle is None and call.end is None:
+                await call.wait_for_change()
+        if call.handle is not None:
+            await call.handle.cancel()
+        else:
+            call.scope.cancel()
+
     def hand_out(self, call: Call, request: HostRequest) -> None:
         """Have the end of a call delivered once it was written. Until then the request waits for it."""
         call.requests.append(request)
@@ -390,3 +438,7 @@ class Calls:
         if call.handle is not None and call.handle.done:
             with suppress(tasks.TasksClientError):  # it comes once more
                 await call.handle.acknowledge(keep=True)
+
+
+async def _give(handle: tasks.TaskHandle) -> tasks.TaskHandle:
+    return handle

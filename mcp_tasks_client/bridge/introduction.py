@@ -102,10 +102,10 @@ class Introduction:
                 raw = await ask()
         except (tasks.TasksClientError, TimeoutError):
             return False  # it is away, and each request says so
-        meta = raw.get("_meta")
+        meta, declared = raw.get("_meta"), raw.get("capabilities")
         info = meta.get(_SERVER_INFO) if isinstance(meta, dict) else None
         said = {
-            "capabilities": raw.get("capabilities"),
+            "capabilities": declared if isinstance(declared, dict) else {},
             "instructions": raw.get("instructions"),
             "serverInfo": info or raw.get("serverInfo"),
         }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
@@ -50,6 +51,7 @@ _MOST_UNREAD: Final = 20_000
 _FLUSH_S: Final = 0.3
 """Seconds that the end waits for the host to read, at most."""
 
+_HALF: Final = re.compile("[\ud800-\udfff]")
 _CHUNK: Final = 64 * 1024
 _BUSY: Final = -32000
 
@@ -236,6 +238,7 @@ class _Writer(ObjectSendStream[Any]):
 def _encode(message: Any) -> bytes:
     try:
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
-    except PydanticSerializationError:  # half a character, which JSON has as an escape only
-        text = json.dumps(message.model_dump(by_alias=True, exclude_unset=True))
+    except PydanticSerializationError:  # half a character, with which many hosts cannot read the message
+        whole = json.dumps(message.model_dump(by_alias=True, exclude_unset=True), ensure_ascii=False)
+        text = _HALF.sub("\ufffd", whole)
     return f"{text}\n".encode()
