@@ -22,6 +22,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 import mcp_tasks_client as tasks
 
 from . import words
+from .halves import without_halves
 from .host_request import Host, HostRequest
 from .introduction import Introduction
 from .introspection import Context, Next, replace_middleware
@@ -187,11 +188,11 @@ class Front:
             return await go_on(context)
         try:
             result = await self._answer(method, host, context, go_on)
-        except MCPError:
-            raise
         except Exception as error:
-            raise as_rpc_error(error) from error
-        return self._finish(method, host, result)
+            told = (error if isinstance(error, MCPError) else as_rpc_error(error)).error
+            raise MCPError(**without_halves(told.model_dump(exclude_unset=True))) from error
+        whole: dict[str, Any] = without_halves(self._finish(method, host, result))
+        return whole
 
     async def _answer(self, method: str, host: Host, context: Context, go_on: Next) -> dict[str, Any]:
         service, params = self._service_of(host), _passed(context.params)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
@@ -35,6 +34,7 @@ from mcp_types import (
 )
 from pydantic_core import PydanticSerializationError
 
+from .halves import without_halves
 from .introspection import replied_id
 
 __all__ = ["open_stdio"]
@@ -51,7 +51,6 @@ _MOST_UNREAD: Final = 20_000
 _FLUSH_S: Final = 0.3
 """Seconds that the end waits for the host to read, at most."""
 
-_HALF: Final = re.compile("[\ud800-\udfff]")
 _CHUNK: Final = 64 * 1024
 _BUSY: Final = -32000
 
@@ -238,7 +237,6 @@ class _Writer(ObjectSendStream[Any]):
 def _encode(message: Any) -> bytes:
     try:
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
-    except PydanticSerializationError:  # half a character, with which many hosts cannot read the message
-        whole = json.dumps(message.model_dump(by_alias=True, exclude_unset=True), ensure_ascii=False)
-        text = _HALF.sub("\ufffd", whole)
+    except PydanticSerializationError:  # it is a question or a notification: replies have no halves
+        text = json.dumps(without_halves(message.model_dump(by_alias=True, exclude_unset=True)))
     return f"{text}\n".encode()
