@@ -56,8 +56,13 @@ _BUSY: Final = -32000
 
 
 @asynccontextmanager
-async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSendStream[Any]]]:
-    """Take stdin and stdout over. Gives the stream of the host's messages, and that of the replies."""
+async def open_stdio(
+    at_end: Callable[[], None] = lambda: None,
+) -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSendStream[Any]]]:
+    """Take stdin and stdout over. Gives the stream of the host's messages, and that of the replies.
+
+    ``at_end`` is called at the end of stdin.
+    """
     reading, writing = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
     to_server, from_host = anyio.create_memory_object_stream[Any](0)
     async with BlockingPortal() as portal, to_server, from_host:
@@ -65,6 +70,7 @@ async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSe
 
         async def take(line: bytes | None) -> None:
             if line is None:
+                at_end()
                 to_server.close()
                 return
             message = _accept(line, writer)

@@ -90,6 +90,8 @@ def describe_error(error: tasks.TasksClientError) -> str:
             f"{error} It is not known whether the tool has run. Do not call it again on your own: ask the "
             "user, or look at the effects first."
         )
+    if isinstance(error, tasks.InputUnansweredError):
+        return f"{error} Do not call the tool again: ask the user."
     if isinstance(error, tasks.JournalError) and _has_task(error):
         return f"{error} The server works on it all the same. Do not call the tool again: ask the user."
     if isinstance(error, tasks.CredentialRefusedError):
