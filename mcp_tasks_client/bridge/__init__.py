@@ -115,23 +115,23 @@ class _Sent:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._told: dict[RequestId, Callable[[bool], None]] = {}
+        self._told: dict[RequestId, list[Callable[[bool], None]]] = {}
 
     def when_replied(self, context: Context, tell: Callable[[bool], None]) -> None:
-        """Have a function told that the reply to a request has left, or could not leave."""
+        """Call a function once: with True when the reply to a request has left, or False if it could not."""
         if context.request_id is not None:
-            self._told[context.request_id] = tell
+            self._told.setdefault(context.request_id, []).append(tell)
 
     async def send(self, item: Any) -> None:
         """Send a message."""
         request_id = replied_id(item)
-        tell = None if request_id is None else self._told.pop(request_id, None)
+        told = [] if request_id is None else self._told.pop(request_id, [])
         is_written = False
         try:
             await self._inner.send(item)
             is_written = True
         finally:
-            if tell is not None:
+            for tell in told:  # of several only if the host gives one ID to several requests
                 tell(is_written)
 
     async def aclose(self) -> None:

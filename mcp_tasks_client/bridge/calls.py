@@ -10,6 +10,7 @@ left to that process, whose host may wait for it.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,13 +22,21 @@ import anyio
 from anyio.abc import TaskGroup
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.foreign_text import one_line, redact
 
 from .host_request import HostRefusedError, HostRequest
 
 __all__ = ["Call", "Calls", "Prompt"]
 
+logger = logging.getLogger("mcp_tasks_client.bridge")
+
 _LINGER_S: Final = 10.0
 """Seconds for which a call goes on that its host has given up, and of which the server has made no task."""
+
+_JOURNAL_S: Final = 300.0
+"""Seconds for which a call whose task the journal cannot take is kept in hand."""
+
+_RETRY_S: Final = 3.0
 
 _MOST_KEPT: Final = 100
 """Ended calls that are kept for a later request, at most. The journal has more of those that made a task."""
@@ -53,16 +62,23 @@ class Call:
 
     Attributes:
         reference: The ID of its record.
+        tool: The name of its tool.
+        digest: Of its arguments, by which a repetition is found; ``None`` if the record has none.
+        key: The idempotency key that the host gave; ``None`` if it gave none.
+        call_id: The ID that the host itself gave to the call; ``None`` if it gave none.
         handle: Of the call; ``None`` until the server has answered with a task or a result.
         end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
         requests: Of the host, which wait for it.
-        is_promised: Whether the host was told that the work goes on.
+        is_promised: Whether the host was told that the work goes on. Such a call is not cancelled if the host
+            gives up. True of each call that an earlier process has begun.
+        is_delivered: Whether the end has left for the host.
         prompts: The questions that the host is to be asked.
         for_persons: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
         told: The IDs of those of which the model was told.
         answers: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
         message: The latest message of the server about the progress.
+        scope: Around the work. Cancelled to give the call up.
     """
 
     def __init__(
@@ -89,24 +105,25 @@ class Call:
 
     @property
     def status_message(self) -> str | None:
-        """The latest words of the server about the work."""
+        """The latest words of the server about the work, without the task's ID."""
         task = None if self.handle is None else self.handle.task
-        return self.message or (None if task is None else task.status_message)
+        said = self.message or (None if task is None else task.status_message)
+        return None if said is None else redact(said, self.task_id)
+
+    @property
+    def task_id(self) -> str | None:
+        """The task's ID, which is for nobody to see."""
+        return None if self.handle is None else self.handle.task_id
 
     @property
     def has_record(self) -> bool:
         """True if the journal has the call, so that later processes find it."""
-        return self.handle is not None and self.handle.task_id is not None
+        return self.task_id is not None
 
     @property
     def unanswered(self) -> list[Prompt]:
         """The questions that the host is to be asked, and has not answered."""
         return [one for one in self.prompts.values() if one.question_id not in self.answers]
-
-    @property
-    def is_awaited(self) -> bool:
-        """True if a request of the host waits for the call."""
-        return not all(one.is_given_up for one in self.requests)
 
     def is_equal(self, tool: str, digest: str) -> bool:
         """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
@@ -244,7 +261,7 @@ class Calls:
             if call.key is not None:
                 continue
             is_same = call_id is not None and call.call_id == call_id
-            is_free = not (call.is_awaited or call.is_delivered or self._is_new(tool))
+            is_free = not (call.requests or call.is_delivered or self._is_new(tool))
             if call.is_equal(tool, digest) and (is_same or is_free):
                 return call
         if self._is_new(tool):
@@ -318,6 +335,21 @@ class Calls:
     async def _see_through(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
         with call.scope:
             try:
+                call.end = await self._see_end(call, begin)
+            except Exception as error:
+                call.end = error
+        if call.end is None:
+            call.end = tasks.TasksClientError("The host has given the call up.")
+        call.note_change()
+        self._settle(call)
+
+    async def _see_end(
+        self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]
+    ) -> dict[str, Any] | Exception | None:
+        """The end of a call. While the journal cannot be written, a task of the server's is waited for."""
+        patient_until = anyio.current_time() + _JOURNAL_S
+        while True:
+            try:
                 call.handle = await begin()
                 if call.handle.reference["record_id"] != call.reference:
                     # The key stands for an earlier call.
@@ -328,13 +360,17 @@ class Calls:
                 end, record = await call.handle.peek(), call.handle.record
                 assert record is not None, "this handle is not detached"
                 # The result as it came has fields that no model names, at every level.
-                call.end = end if isinstance(end, Exception) else record.result
-            except Exception as error:
-                call.end = error
-        if call.end is None:
-            call.end = tasks.TasksClientError("The host has given the call up.")
-        call.note_change()
-        self._settle(call)
+                return end if isinstance(end, Exception) else record.result
+            except tasks.JournalError as error:
+                handle = error.handle
+                if not isinstance(handle, tasks.TaskHandle) or handle.task_id is None:
+                    raise
+                if isinstance(error, tasks.CallForgottenError) or anyio.current_time() > patient_until:
+                    raise
+                logger.warning("A call of %s waits for the journal: %s", one_line(call.tool, 100), error)
+                call.handle = handle
+                begin = partial(_give, handle)
+                await anyio.sleep(_RETRY_S)
 
     @contextmanager
     def waiting(self, call: Call, request: HostRequest) -> Iterator[None]:
@@ -349,8 +385,8 @@ class Calls:
             self._settle(call)
 
     def _settle(self, call: Call) -> None:
-        """See what becomes of a call for which nobody waits."""
-        if call.is_awaited:
+        """Have a call for which nobody waits linger, be kept for a later request, or be forgotten."""
+        if call.requests:
             return
         if call.end is None:
             if not call.is_promised and call.handle is None:
@@ -359,16 +395,30 @@ class Calls:
             # There is nothing to hand out. A later request finds a parked call in the journal.
             self._in_hand.pop(call.reference, None)
         else:
-            kept = [one for one in self._in_hand.values() if one.end is not None and not one.is_awaited]
+            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
             for one in kept[:-_MOST_KEPT]:
                 self._in_hand.pop(one.reference, None)
 
     async def _linger(self, call: Call) -> None:
         """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
         with anyio.move_on_after(_LINGER_S) as time:
-            while not (call.is_awaited or call.is_promised or call.handle or call.end):
+            while not (call.requests or call.is_promised or call.handle or call.end):
                 await call.wait_for_change()
         if time.cancelled_caught:
+            call.scope.cancel()
+
+    async def cancel(self, call: Call) -> None:
+        """Have the server cancel a call. One of which it makes no task in some seconds is given up.
+
+        Raises:
+            TasksClientError: The server could not be told.
+        """
+        with anyio.move_on_after(_LINGER_S):
+            while call.handle is None and call.end is None:
+                await call.wait_for_change()
+        if call.handle is not None:
+            await call.handle.cancel()
+        else:
             call.scope.cancel()
 
     def hand_out(self, call: Call, request: HostRequest) -> None:
@@ -388,3 +438,7 @@ class Calls:
         if call.handle is not None and call.handle.done:
             with suppress(tasks.TasksClientError):  # it comes once more
                 await call.handle.acknowledge(keep=True)
+
+
+async def _give(handle: tasks.TaskHandle) -> tasks.TaskHandle:
+    return handle

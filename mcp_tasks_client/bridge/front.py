@@ -22,6 +22,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 import mcp_tasks_client as tasks
 
 from . import words
+from .halves import without_halves
 from .host_request import Host, HostRequest
 from .introduction import Introduction
 from .introspection import Context, Next, replace_middleware
@@ -87,8 +88,8 @@ async def open_front(
     Args:
         connect: Makes the client for one host.
         endpoint: The server's name in the journal.
-        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
-            with which.
+        when_replied: Takes a request and a function. The function is called once: with True when the reply
+            has left for the host, or with False if it could not leave.
         application: As of :func:`bridge`.
         answer_within_s: Likewise.
         questions: Likewise.
@@ -137,8 +138,8 @@ class Front:
         is_new: Tells of which tools each call is a new one.
         answer_within: Seconds by the name of a host; 0 is never.
         line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_replied: Calls a function once the reply to a request has left for the host, or could not leave:
-            with which.
+        when_replied: Takes a request and a function. The function is called once: with True when the reply
+            has left for the host, or with False if it could not leave.
 
     Attributes:
         server: The SDK's server.
@@ -187,11 +188,11 @@ class Front:
             return await go_on(context)
         try:
             result = await self._answer(method, host, context, go_on)
-        except MCPError:
-            raise
         except Exception as error:
-            raise as_rpc_error(error) from error
-        return self._finish(method, host, result)
+            told = (error if isinstance(error, MCPError) else as_rpc_error(error)).error
+            raise MCPError(**without_halves(told.model_dump(exclude_unset=True))) from error
+        whole: dict[str, Any] = without_halves(self._finish(method, host, result))
+        return whole
 
     async def _answer(self, method: str, host: Host, context: Context, go_on: Next) -> dict[str, Any]:
         service, params = self._service_of(host), _passed(context.params)

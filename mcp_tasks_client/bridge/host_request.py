@@ -20,7 +20,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, TypeAdapter
 
-from .introspection import Context, is_given_up
+from .introspection import Context
 
 __all__ = ["Host", "HostRefusedError", "HostRequest"]
 
@@ -111,11 +111,6 @@ class HostRequest:
         """The progress token of the host; ``None`` if it wants no progress."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) else None
-
-    @property
-    def is_given_up(self) -> bool:
-        """True if the host waits no more for the reply."""
-        return is_given_up(self._context)
 
     def can_carry(self, method: str, params: Any) -> bool:
         """True if the reply to this request can ask the host a question."""

@@ -29,6 +29,7 @@ _FIRST_WAIT_S: Final = 1.0
 """Seconds for which a host waits for a server that has never introduced itself here."""
 
 _ASK_S: Final = 30.0
+"""Seconds for the reply of a server that nobody waits for."""
 
 _UNKNOWN: Final[dict[str, Any]] = {
     "capabilities": {
@@ -81,7 +82,7 @@ class Introduction:
         return {"tools": {"listChanged": True}, **shown}
 
     async def learn(self, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
-        """Have an introduction. The file's is taken at once, and the server is asked beside.
+        """Have an introduction: from the file, or else from the server, if it replies within a second.
 
         Args:
             ask: Asks the server.
@@ -93,7 +94,7 @@ class Introduction:
                 await self.refresh(ask)
 
     async def refresh(self, ask: Callable[[], Awaitable[dict[str, Any]]]) -> bool:
-        """Ask the server, once. Returns whether it has said something else than before."""
+        """Ask the server, unless it has replied to this process before. Returns whether its words are new."""
         if self._is_fresh:
             return False
         try:
@@ -101,10 +102,10 @@ class Introduction:
                 raw = await ask()
         except (tasks.TasksClientError, TimeoutError):
             return False  # it is away, and each request says so
-        meta = raw.get("_meta")
+        meta, declared = raw.get("_meta"), raw.get("capabilities")
         info = meta.get(_SERVER_INFO) if isinstance(meta, dict) else None
         said = {
-            "capabilities": raw.get("capabilities"),
+            "capabilities": declared if isinstance(declared, dict) else {},
             "instructions": raw.get("instructions"),
             "serverInfo": info or raw.get("serverInfo"),
         }

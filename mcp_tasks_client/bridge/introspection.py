@@ -17,7 +17,6 @@ __all__ = [
     "Context",
     "Next",
     "Session",
-    "is_given_up",
     "prepend_middleware",
     "replace_middleware",
     "replied_id",
@@ -37,16 +36,6 @@ Next: TypeAlias = Callable[[Context], Awaitable[Any]]
 def replace_middleware(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:
     """Have a middleware see each message first, and alone. The SDK's own one makes spans of each message."""
     server.middleware[:] = [middleware]  # type: ignore[list-item]  # a coroutine function is one
-
-
-def is_given_up(context: Context) -> bool:
-    """True once the host has taken a request back, which its task may notice some steps later.
-
-    Without it a repetition that follows at once counts as a second caller, and is a new call.
-    """
-    request = getattr(context.session, "_request_outbound", None)
-    taken_back = getattr(request, "cancel_requested", None)
-    return taken_back is not None and bool(taken_back.is_set())
 
 
 def prepend_middleware(server: Server[Any], middleware: Callable[[Context, Next], Awaitable[Any]]) -> None:

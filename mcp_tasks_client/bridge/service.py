@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ from .task_tools import TaskTools, choose_prefix
 __all__ = ["Connect", "Opened", "Service"]
 
 _MOST_PAGES: Final = 100
+
+_NAMES_S: Final = 5.0
+"""Seconds for which a call waits for the names of the server's tools. No progress is told meanwhile."""
+
+_MOST_TOLD: Final = 1_000
+"""Notifications that wait for the host to read, at most. Further ones are dropped."""
 
 _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
@@ -103,6 +110,7 @@ class Service:
         self._opened: Opened | None = None
         self._prefix: str | None = None
         self._listeners: set[Session] = set()
+        self._being_told = 0
         self._bus = InMemorySubscriptionBus()
         self.subscribe = ListenHandler(self._bus)
 
@@ -148,13 +156,17 @@ class Service:
         opened = await self.opened()
         if self._prefix is None:
             try:
-                self._prefix = choose_prefix(await self._names())
-            except tasks.SessionError:  # the server is away, and results that are here are handed out
+                with anyio.fail_after(_NAMES_S):
+                    self._prefix = choose_prefix(await self._names())
+            except (
+                tasks.SessionError,
+                TimeoutError,
+            ):  # the server is away, and results that are here are handed out
                 return TaskTools(opened.inbox, opened.calls, "")
         return TaskTools(opened.inbox, opened.calls, self._prefix)
 
     async def serving(self, answer_within_s: float) -> Serving:
-        """Has requests wait.
+        """Has the requests of the host wait, each for its call.
 
         Args:
             answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
@@ -194,9 +206,10 @@ class Service:
             token = params.get("progressToken")
             opened = self._opened
             call = None if opened is None or not isinstance(token, str) else opened.calls.of_record(token)
-            progress, total, message = (params.get(name) for name in ("progress", "total", "message"))
-            if call is not None and isinstance(progress, int | float):
-                call.progress = progress, total if isinstance(total, int | float) else None
+            progress, total = _number(params.get("progress")), _number(params.get("total"))
+            message = params.get("message")
+            if call is not None and progress is not None:
+                call.progress = progress, total
                 call.message = message if isinstance(message, str) else None
                 call.note_change()
             return
@@ -208,7 +221,18 @@ class Service:
         """Tell the host of something that concerns no request."""
         self._publish(method, params)
         for session in self._listeners:
-            self._group.start_soon(_send, session, method, params)
+            if self._being_told < _MOST_TOLD:
+                self._being_told += 1
+                self._group.start_soon(self._send, session, method, params)
+
+    async def _send(self, session: Session, method: str, params: dict[str, Any]) -> None:
+        try:
+            with suppress(Exception):  # the connection may be gone, and nobody is owed a notification
+                await session.send_notification(
+                    Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
+                )
+        finally:
+            self._being_told -= 1
 
     def _publish(self, method: str, params: dict[str, Any]) -> None:
         event: Any
@@ -226,8 +250,10 @@ class Service:
         self._group.start_soon(self._bus.publish, event)
 
 
-async def _send(session: Session, method: str, params: dict[str, Any]) -> None:
-    with suppress(Exception):  # the connection may be gone, and nobody is owed a notification
-        await session.send_notification(
-            Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
-        )
+def _number(value: Any) -> float | None:
+    """A number that a host can be sent; ``None`` if it is none."""
+    try:
+        is_one = isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        is_one = False
+    return value if is_one else None

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.foreign_text import one_line
+from mcp_tasks_client.foreign_text import one_line, redact
 
 from . import words
 from .calls import Call, Calls, Prompt
@@ -86,7 +86,7 @@ class Serving:
                 return self._answer_in_between(call)
             self.calls.hand_out(call, request)
             if isinstance(call.end, Exception):
-                raise as_rpc_error(call.end)
+                raise as_rpc_error(call.end, call.task_id)
             return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
@@ -138,13 +138,20 @@ def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def as_rpc_error(error: Exception) -> MCPError:
-    """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next."""
+def as_rpc_error(error: Exception, task_id: str | None = None) -> MCPError:
+    """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next.
+
+    Args:
+        error: In which a request has ended.
+        task_id: Shortened in the message, if there is a task.
+    """
+    if task_id is None and isinstance(error, tasks.TasksClientError) and error.handle is not None:
+        task_id = error.handle.reference["task_id"]
     match error:
         case tasks.TaskFailedError(code=int() as code, message=message, data=data):
-            return MCPError(code=code, message=message, data=data)
+            return MCPError(code=code, message=redact(message, task_id), data=data)
         case tasks.SessionError(code=int() as code, remote_message=message, data=data):
-            return MCPError(code=code, message=message or str(error), data=data)
+            return MCPError(code=code, message=redact(message, task_id) or str(error), data=data)
         case tasks.TasksClientError():
             return MCPError(code=INTERNAL_ERROR, message=words.describe_error(error))
         case ValueError():

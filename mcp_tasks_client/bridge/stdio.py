@@ -34,6 +34,7 @@ from mcp_types import (
 )
 from pydantic_core import PydanticSerializationError
 
+from .halves import without_halves
 from .introspection import replied_id
 
 __all__ = ["open_stdio"]
@@ -55,8 +56,13 @@ _BUSY: Final = -32000
 
 
 @asynccontextmanager
-async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSendStream[Any]]]:
-    """Take stdin and stdout over. Gives the stream of the host's messages, and that of the replies."""
+async def open_stdio(
+    at_end: Callable[[], None] = lambda: None,
+) -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSendStream[Any]]]:
+    """Take stdin and stdout over. Gives the stream of the host's messages, and that of the replies.
+
+    ``at_end`` is called at the end of stdin.
+    """
     reading, writing = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
     to_server, from_host = anyio.create_memory_object_stream[Any](0)
     async with BlockingPortal() as portal, to_server, from_host:
@@ -64,6 +70,7 @@ async def open_stdio() -> AsyncIterator[tuple[ObjectReceiveStream[Any], ObjectSe
 
         async def take(line: bytes | None) -> None:
             if line is None:
+                at_end()
                 to_server.close()
                 return
             message = _accept(line, writer)
@@ -236,6 +243,6 @@ class _Writer(ObjectSendStream[Any]):
 def _encode(message: Any) -> bytes:
     try:
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
-    except PydanticSerializationError:  # half a character, which JSON has as an escape only
-        text = json.dumps(message.model_dump(by_alias=True, exclude_unset=True))
+    except PydanticSerializationError:  # it is a question or a notification: replies have no halves
+        text = json.dumps(without_halves(message.model_dump(by_alias=True, exclude_unset=True)))
     return f"{text}\n".encode()

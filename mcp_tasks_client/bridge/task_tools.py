@@ -16,6 +16,7 @@ __all__ = ["TaskTools", "choose_prefix"]
 
 _NAMES: Final = ("task_result", "task_list", "task_cancel")
 _MOST_LISTED: Final = 50
+_LONGEST_WAIT_S: Final = 86_400.0
 _PREFIX: Final = "mcp_tasks_"
 
 _REFERENCE: Final = {"type": "string", "description": "As an earlier answer has named it."}
@@ -99,13 +100,15 @@ class TaskTools:
             text = words.no_such_call(str(reference), self.list_tool)
             return text_result(text, is_error=True)
         if name == "task_result":
-            within_s = float(wait_s) if isinstance(wait_s, int | float) and wait_s >= 0 else None
+            within_s = (
+                float(min(wait_s, _LONGEST_WAIT_S))
+                if isinstance(wait_s, int | float) and wait_s >= 0
+                else None
+            )
             return await serving.wait(call, request, within_s=within_s)
-        while call.handle is None and call.end is None:
-            await call.wait_for_change()
-        if call.handle is None:
+        await self._calls.cancel(call)
+        if call.handle is None and call.end is not None:
             return text_result("There is nothing to cancel: the call has ended.")
-        await call.handle.cancel()
         return text_result("The server was asked to cancel the call. It may finish it all the same.")
 
     async def _list(self, line_for: Callable[[str], str]) -> list[tuple[tasks.TaskRecord, list[str]]]:

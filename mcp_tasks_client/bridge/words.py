@@ -90,6 +90,10 @@ def describe_error(error: tasks.TasksClientError) -> str:
             f"{error} It is not known whether the tool has run. Do not call it again on your own: ask the "
             "user, or look at the effects first."
         )
+    if isinstance(error, tasks.InputUnansweredError):
+        return f"{error} Do not call the tool again: ask the user."
+    if isinstance(error, tasks.JournalError) and _has_task(error):
+        return f"{error} The server works on it all the same. Do not call the tool again: ask the user."
     if isinstance(error, tasks.CredentialRefusedError):
         return f"{error} A user logs in by `mcp-tasks login` and the URL of the server, in a terminal."
     return str(error)
@@ -97,4 +101,8 @@ def describe_error(error: tasks.TasksClientError) -> str:
 
 def _may_have_run(error: tasks.TasksClientError) -> bool:
     lost = isinstance(error, tasks.SessionError) and error.code is None and not error.not_executed
-    return lost and (error.handle is None or error.handle.reference["task_id"] is None)
+    return lost and not _has_task(error)
+
+
+def _has_task(error: tasks.TasksClientError) -> bool:
+    return error.handle is not None and error.handle.reference["task_id"] is not None

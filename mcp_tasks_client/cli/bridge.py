@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from enum import StrEnum
@@ -33,7 +34,7 @@ _LEAVE_S: Final = 1.0
 
 
 class Asked(StrEnum):
-    """The persons that questions go to."""
+    """The ways to ask a person: by the host, or by ``mcp-tasks answer``."""
 
     HOST = "host"
     INBOX = "inbox"
@@ -150,7 +151,7 @@ def bridge(
         }
         if http is None:
             # No client is made yet. The host is answered before all is imported that a client needs.
-            async with open_stdio() as (read, write):
+            async with open_stdio(at_end=partial(_leave_soon, Exit.RESULT)) as (read, write):
                 await _until_stopped(serve_streams(connect, server, read, write, **options))
             return None
 
@@ -173,9 +174,18 @@ async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(serving)
     try:
         await asyncio.shield(task)
-    finally:
+    except asyncio.CancelledError:
+        _leave_soon(Exit.TERMINATED)
         task.cancel()
-        await asyncio.wait([task], timeout=_LEAVE_S)
+        await asyncio.wait([task])
+        raise
+
+
+def _leave_soon(code: Exit) -> None:
+    """End the process in a moment, if letting go of the calls takes longer. Nothing is lost by it."""
+    timer = threading.Timer(_LEAVE_S, os._exit, [code])
+    timer.daemon = True
+    timer.start()
 
 
 def _read_token(http: int | None, token_env: str | None) -> str:

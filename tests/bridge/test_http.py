@@ -34,7 +34,7 @@ from mcp_tasks_client.bridge import http as bridge_http
 from mcp_tasks_client.bridge.calls import Call, Prompt
 from mcp_tasks_client.bridge.host_request import Host, HostRefusedError
 from mcp_tasks_client.bridge.http import listen, open_app, url_of
-from mcp_tasks_client.bridge.introspection import Context, Next, put_in_front, when_ended
+from mcp_tasks_client.bridge.introspection import Context, Next, replace_middleware, when_ended
 from tests._forked import Program
 from tests.kit.command import until
 from tests.real_server import RealServer
@@ -405,11 +405,11 @@ async def test_the_host_is_asked_that_understands_the_question() -> None:
     form = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
     call.requests = [waiting("mute"), waiting("able", elicitation={})]
     with anyio.fail_after(LIMIT_S):
-        await call.put(Prompt("question", "elicitation/create", form))
+        await call.ask_host(Prompt("question", "elicitation/create", form))
         assert asked == ["able"]
         call.requests = [waiting("mute")]
         with pytest.raises(HostRefusedError):
-            await call.put(Prompt("question", "elicitation/create", form))
+            await call.ask_host(Prompt("question", "elicitation/create", form))
 
 
 @pytest.mark.anyio
@@ -424,7 +424,7 @@ async def test_the_end_of_a_connection_is_told() -> None:
             opened.set()
         return await go_on(context)
 
-    put_in_front(server, watch)
+    replace_middleware(server, watch)
     with anyio.fail_after(LIMIT_S):
         async with Client(server, mode="legacy"):
             await opened.wait()

@@ -88,6 +88,7 @@ from mcp_tasks_client import (
     ToolError,
     WaitTimeoutError,
     call_label,
+    digest_arguments,
     idempotency_key,
     tasks_http_client,
     tasks_http_client_factory,
@@ -367,6 +368,8 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 
     assert_type(await client.resume(), list[TaskHandle])
     assert_type(await client.records(), list[TaskRecord])
+    assert_type(client.endpoint, str)
+    assert_type(digest_arguments({"service": "web"}), str)
     assert_type(await client.estimate("build"), Estimate)
     assert_type(await client.records(pending=True), list[TaskRecord])
     assert_type(await client.prune(), int)
