@@ -4,14 +4,15 @@ A call outlives the request of the host that has begun it. It is *in hand* from 
 outcome was received, or is in the journal for a later request. An equal call joins it once nobody waits for
 it. So a model that repeats a call, after its host has given up, makes no second task.
 
-A call of a process that has died is joined by its record in the journal. A call of another living process is
-left to that process, whose host may wait for it.
+A call that a process has made which has died is joined by its record in the journal. A call of another living
+process is left to that process, whose host may wait for it.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -271,7 +272,8 @@ class Calls:
             is_in_hand = record.record_id in self._in_hand
             if not is_equal or is_in_hand or record.idempotency_key is not None:
                 continue
-            if not await self._inbox.is_driven(record):
+            # Another bridge may go on with the call of one that has died. Nobody waits there for its reply.
+            if _has_ended(record.origin) or not await self._inbox.is_driven(record):
                 return self._attach(record)
         return None
 
@@ -438,6 +440,13 @@ class Calls:
         if call.handle is not None and call.handle.done:
             with suppress(tasks.TasksClientError):  # it comes once more
                 await call.handle.acknowledge(keep=True)
+
+
+def _has_ended(origin: tasks.Origin | None) -> bool:
+    """True if a process that made a call has run on this machine, and is seen to have ended."""
+    import psutil  # on use: most calls repeat none of an earlier process
+
+    return origin is not None and origin.host == socket.gethostname() and not psutil.pid_exists(origin.pid)
 
 
 async def _give(handle: tasks.TaskHandle) -> tasks.TaskHandle:

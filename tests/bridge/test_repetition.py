@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +223,29 @@ async def test_a_call_of_a_bridge_that_is_gone_is_joined(
     async with bridged(wire, later, SqliteJournal(tmp_path / "journal.db")):
         assert (await later.call("work", arguments))["content"][:2] == RICH["content"]
     assert len(wire.calls("work")) == (2 if arguments else 1)
+
+
+async def test_a_call_is_joined_whose_maker_is_gone_though_another_bridge_goes_on_with_it(
+    host: MemoryHost, wire: Wire, tmp_path: Path
+) -> None:
+    file = tmp_path / "journal.db"
+    wire.hold("tasks/get")
+    async with bridged(wire, host, SqliteJournal(file)):
+        await host.begin("work")
+        await host.until(lambda: wire.of("tasks/get"))
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    origin = json.dumps({"program": "a bridge", "host": socket.gethostname(), "pid": gone.pid})
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE records SET origin = ?", [origin])
+    polls, second, third = len(wire.of("tasks/get")), MemoryHost(), MemoryHost()
+    async with bridged(wire, second, SqliteJournal(file)):
+        await host.until(lambda: len(wire.of("tasks/get")) > polls)  # it goes on with the call
+        async with bridged(wire, third, SqliteJournal(file)):
+            joined = await third.begin("work")
+            wire.let_go("tasks/get")
+            assert (await joined.reply())["content"][:2] == RICH["content"]
+    assert len(wire.calls("work")) == 1
 
 
 async def test_a_call_of_another_living_bridge_is_not_joined(

@@ -117,17 +117,6 @@ def _poll_with(words: str) -> Request:
     return Request(method="tasks/update", at=2.5, life=1001, task_id="t", answers=answers)
 
 
-def test_a_call_that_another_bridge_has_taken_up_is_a_window() -> None:
-    """It lives, and leaves nobody else the call."""
-    found = _judged(
-        [*RUN[:2], _poll(3.5, 2001), _call(4.0, 1002, "u"), _poll(5.0, 1002, "n", "u")],
-        [*HEARD, _said(5.1, "delivered", made="n")],
-        bridges_killed_at={1001: 3.0},
-    )
-    assert found[f"run again: {WINDOWS[3]}"] == 1
-    assert TWICE not in found
-
-
 def test_a_kill_before_the_reply_is_a_window() -> None:
     lines = [_said(0.9, "begun"), _said(5.1, "delivered", made="n")]
     found = _judged(

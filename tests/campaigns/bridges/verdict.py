@@ -176,7 +176,6 @@ WINDOWS: Final = (
     "killed before the server had made a task, or its reply was read",
     "the host was killed with the result in its pipe",
     "the host gave up as the result was written",
-    "a bridge of another host of the same name had taken the call up",
 )
 
 
@@ -197,13 +196,6 @@ def _window(evidence: Evidence, intent: str, one: Request, again: Request) -> st
             for life, line in lines
         ):
             return WINDOWS[2]
-    for request in evidence.requests:
-        is_elsewhere = (request.life or 0) // BRIDGES_A_LIFE != (again.life or 0) // BRIDGES_A_LIFE
-        is_of_task = request.method.startswith("tasks/") and request.task_id == one.task_id
-        is_in_between = is_of_task and is_elsewhere and request.at < again.at + NOTED_S
-        lived = evidence.ended_at(one.life) < again.at < evidence.ended_at(request.life) + NOTED_S
-        if is_in_between and request.life != one.life and lived:
-            return WINDOWS[3]
     return None
 
 
