@@ -432,6 +432,11 @@ class BlockingTasksClient(_Opening[TasksClient]):
     def _awaits_caller(self) -> bool:
         return self._inner._awaits_caller()
 
+    @property
+    def endpoint(self) -> str:
+        """The server's name in the journal, as a :class:`BlockingInbox` takes it."""
+        return self._inner.endpoint
+
     call_tool = _waiting(TasksClient.call_tool)
     acknowledge = _waiting(TasksClient.acknowledge)
     records = _waiting(TasksClient.records)

@@ -24,7 +24,7 @@ import mcp_tasks_client as tasks
 from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
-from .running import run
+from .running import SIGTERM, run
 from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, read_server
 
 __all__ = ["bridge"]
@@ -174,8 +174,8 @@ async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(serving)
     try:
         await asyncio.shield(task)
-    except asyncio.CancelledError:
-        _leave_soon(Exit.TERMINATED)
+    except asyncio.CancelledError as error:
+        _leave_soon(Exit.TERMINATED if SIGTERM in error.args else Exit.INTERRUPTED)
         task.cancel()
         await asyncio.wait([task])
         raise

@@ -17,7 +17,10 @@ from .exits import CommandError, Exit, as_command_error
 from .journal import Where
 from .output import Output, fail_to_write
 
-__all__ = ["run"]
+__all__ = ["SIGTERM", "run"]
+
+SIGTERM = "SIGTERM"
+"""The message of a cancellation by that signal."""
 
 
 def run(main: Callable[[], Awaitable[Exit | None]], output: Output, where: Where) -> None:
@@ -68,7 +71,7 @@ async def _run_until_terminated(main: Callable[[], Awaitable[Exit | None]]) -> E
     def terminate() -> None:
         nonlocal is_terminated
         is_terminated = True
-        task.cancel()
+        task.cancel(SIGTERM)
 
     with suppress(NotImplementedError):  # on Windows, where no process is asked to end
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)

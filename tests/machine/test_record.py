@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state, reference_of
+from mcp_tasks_client.machine.record import Scope, TaskRecord, digest_arguments, dump_state, reference_of
 from mcp_tasks_client.machine.states import (
     Calling,
     Completed,
@@ -51,6 +51,17 @@ def test_before_there_is_a_task_a_record_has_none_and_is_kept_for_its_key_alone(
     assert (plain.task, plain.task_id, plain.status) == (None, None, "calling")
     assert (plain.kept, plain.finished, plain.pending, plain.gone) == (False, False, False, False)
     assert replace(plain, idempotency_key="order-42").kept
+
+
+def test_a_result_is_that_of_a_completed_call_as_it_came() -> None:
+    assert finished(Completed(result={"unknown": 1})).result == {"unknown": 1}
+    assert finished(Failed(code=-1, message="")).result is None
+    assert record(Calling()).result is None
+
+
+def test_arguments_are_equal_as_json_is() -> None:
+    assert digest_arguments({"a": 1, "b": 2}) == digest_arguments({"b": 2.0, "a": 1})
+    assert digest_arguments({"a": 1}) != digest_arguments({"a": True})
 
 
 def test_an_observed_task_is_pending_and_expires_when_its_ttl_says_so() -> None:
