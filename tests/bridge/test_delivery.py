@@ -81,7 +81,7 @@ async def test_an_outcome_is_pending_while_its_reply_is_written(wire: Wire) -> N
 async def test_an_answer_in_between_delivers_nothing_and_the_result_is_kept_for_a_while(wire: Wire) -> None:
     journal, host = MemoryJournal(), MemoryHost()
     wire.hold("tasks/get")
-    async with bridged(wire, host, journal, answer_within_s=0.1):
+    async with bridged(wire, host, journal, answer_within_s=1.5):
         reference = reference_in(text_of(await host.call("work")))
         wire.let_go("tasks/get")
         with anyio.fail_after(LIMIT_S):

@@ -56,7 +56,7 @@ async def test_half_of_a_character_in_an_error_is_replaced() -> None:
 async def test_a_status_message_tells_no_task_id() -> None:
     said = working(statusMessage=f"at work on {TASK_ID}")
     wire = replying({"tools/call": said, "tasks/get": said})
-    async with bridged(wire, MemoryHost(), answer_within_s=0.1) as host:
+    async with bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         told = text_of(await host.call("work"))
     assert "at work on task-" in told
     assert TASK_ID not in told
@@ -111,7 +111,7 @@ async def test_notifications_that_a_host_does_not_read_are_bounded(monkeypatch: 
 
 async def test_a_call_without_a_task_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_LINGER_S", 0.05)
-    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=0.1) as host:
+    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         wire.hold("plain")
         reference = reference_in(text_of(await host.call("plain")))
         assert "asked to cancel" in text_of(await host.call("task_cancel", {"reference": reference}))
@@ -126,7 +126,7 @@ async def test_a_task_that_the_journal_cannot_take_for_a_while_is_joined(
     journal = ProbedJournal("save")
     async with (
         behind("2026-07-28") as wire,
-        bridged(wire, MemoryHost(), journal, answer_within_s=0.3) as host,
+        bridged(wire, MemoryHost(), journal, answer_within_s=1.5) as host,
     ):
         assert "still running" in text_of(await host.call("work"))
         journal.refuses = ()
@@ -147,7 +147,7 @@ async def test_a_task_that_the_journal_never_takes_is_told_as_what_runs(
 async def test_a_refused_cancel_tells_no_task_id() -> None:
     refused = Fault(-32603, f"no cancel of {TASK_ID}")
     wire = replying({"tools/call": WORKING, "tasks/get": WORKING, "tasks/cancel": refused})
-    async with bridged(wire, MemoryHost(), answer_within_s=0.1) as host:
+    async with bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         reference = reference_in(text_of(await host.call("work")))
         with pytest.raises(Refused) as error:
             await host.call("task_cancel", {"reference": reference})
@@ -156,7 +156,7 @@ async def test_a_refused_cancel_tells_no_task_id() -> None:
 
 @pytest.mark.parametrize("wait_s", [10**400, 1e308])
 async def test_an_odd_time_to_wait_is_understood(wait_s: Any) -> None:
-    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=0.1) as host:
+    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         wire.hold("tasks/get")
         reference = reference_in(text_of(await host.call("work")))
         arguments = {"reference": reference, "wait_s": wait_s}
@@ -165,7 +165,7 @@ async def test_an_odd_time_to_wait_is_understood(wait_s: Any) -> None:
 
 async def test_a_list_of_tools_that_does_not_come_holds_no_call_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_NAMES_S", 0.05, raising=False)
-    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=0.1) as host:
+    async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         wire.hold("tools/list")
         assert "still running" in text_of(await host.call("work"))
         wire.let_go("tools/list")

@@ -167,7 +167,7 @@ async def test_a_plain_call_that_was_joined_in_time_goes_on(host: MemoryHost, wi
 @pytest.mark.usefixtures("short_linger")
 async def test_a_call_of_which_the_host_was_told_that_it_goes_on_does(host: MemoryHost, wire: Wire) -> None:
     wire.hold("plain")
-    async with bridged(wire, host, answer_within_s=0.1):
+    async with bridged(wire, host, answer_within_s=1.5):
         told = text_of(await host.call("plain", {"n": 1}))
         assert "if this connection ends first, the result is lost" in told
         other = await host.begin("plain", {"n": 2})
@@ -214,7 +214,7 @@ async def test_tools_are_listed_as_ordinary_ones(version: str, server: str, with
 
 async def test_the_answer_in_between_says_what_to_do_next(host: MemoryHost, wire: Wire) -> None:
     wire.hold("tasks/get")
-    async with bridged(wire, host, answer_within_s=0.1):
+    async with bridged(wire, host, answer_within_s=1.5):
         result = await host.call("work")
         told = text_of(result)
         assert not result["isError"]
@@ -236,7 +236,7 @@ async def test_names_that_the_server_uses_are_the_servers(host: MemoryHost, list
     server.tool("task_list", [work(0.01), complete(RICH)], poll_interval_ms=1)
     wire = Wire(httpx.ASGITransport(server.app))
     wire.hold("tasks/get")
-    async with bridged(wire, host, answer_within_s=0.5):
+    async with bridged(wire, host, answer_within_s=1.5):
         if lists_first:
             names = [one["name"] for one in (await host.request("tools/list"))["tools"]]
             assert names.count("task_list") == 1
@@ -253,8 +253,8 @@ async def test_the_list_has_the_calls_of_this_host_only(wire: Wire) -> None:
     journal, one, another = MemoryJournal(), MemoryHost(name="one"), MemoryHost(name="another")
     wire.hold("tasks/get")
     async with (
-        bridged(wire, one, journal, answer_within_s=0.1),
-        bridged(wire, another, journal, answer_within_s=0.1),
+        bridged(wire, one, journal, answer_within_s=1.5),
+        bridged(wire, another, journal, answer_within_s=1.5),
     ):
         reference = reference_in(text_of(await one.call("work")))
         assert reference in text_of(await one.call("task_list"))
@@ -282,7 +282,7 @@ async def test_a_call_is_cancelled_by_its_reference(host: MemoryHost) -> None:
     server = ScriptedServer(endpoint=URL)
     server.tool("work", [work(math.inf)], poll_interval_ms=1, settle_s=0.0)
     wire = Wire(httpx.ASGITransport(server.app))
-    async with bridged(wire, host, answer_within_s=0.2):
+    async with bridged(wire, host, answer_within_s=1.5):
         reference = {"reference": reference_in(text_of(await host.call("work")))}
         assert "was asked to cancel" in text_of(await host.call("task_cancel", reference))
         with pytest.raises(Refused, match="was cancelled"):
@@ -296,7 +296,7 @@ ODD = [math.nan, -1, -math.inf, "soon", None, True, [1], {"s": 1}, math.inf, 1e3
 @pytest.mark.parametrize("wait_s", ODD)
 async def test_seconds_that_are_odd_wait_as_a_call_does(host: MemoryHost, wire: Wire, wait_s: Any) -> None:
     wire.hold("tasks/get")
-    async with bridged(wire, host, answer_within_s=0.3):
+    async with bridged(wire, host, answer_within_s=1.5):
         arguments = {"reference": reference_in(text_of(await host.call("work"))), "wait_s": wait_s}
         began = anyio.current_time()
         assert "still running" in text_of(await host.call("task_result", arguments))
@@ -309,7 +309,7 @@ async def test_a_call_of_a_program_without_a_name_is_not_shown(host: MemoryHost,
     async with (
         httpx.AsyncClient(transport=wire) as http,
         TasksClient(URL, http_client=http, journal=journal, principal="ada") as client,
-        bridged(wire, host, journal, answer_within_s=0.2),
+        bridged(wire, host, journal, answer_within_s=1.5),
     ):
         handle = await client.start_tool("work")
         assert text_of(await host.call("task_list")) == "No call is running, and no result is waiting."
@@ -320,7 +320,7 @@ async def test_a_call_of_a_program_without_a_name_is_not_shown(host: MemoryHost,
 async def test_the_seconds_of_the_model_count_if_they_are_fewer(wire: Wire) -> None:
     journal, host, later = MemoryJournal(), MemoryHost(), MemoryHost()
     wire.hold("tasks/get")
-    async with bridged(wire, host, journal, answer_within_s=0.1):
+    async with bridged(wire, host, journal, answer_within_s=1.5):
         reference = reference_in(text_of(await host.call("work")))
     async with bridged(wire, later, journal, answer_within_s=10 * LIMIT_S):
         for wait_s in (0, 0.0, 0.05):

@@ -135,7 +135,7 @@ async def test_an_outcome_that_nobody_heard_is_that_of_the_repetition(
 
 async def test_a_call_that_was_answered_in_between_is_joined(host: MemoryHost, wire: Wire) -> None:
     wire.hold("tasks/get")
-    async with bridged(wire, host, answer_within_s=0.1):
+    async with bridged(wire, host, answer_within_s=1.5):
         first, second = [reference_in(text_of(await host.call("work", {"x": 1}))) for _ in range(2)]
         assert first == second
     assert len(wire.calls("work")) == 1
@@ -279,7 +279,7 @@ async def test_hosts_that_share_an_application_share_calls(wire: Wire) -> None:
     journal = MemoryJournal()
     for name in ("one host", "another"):
         host = MemoryHost(name=name)
-        async with bridged(wire, host, journal, application="ours", answer_within_s=0.1):
+        async with bridged(wire, host, journal, application="ours", answer_within_s=1.5):
             wire.hold("tasks/get")
             assert "still running" in text_of(await host.call("work", wait_s=LIMIT_S))
     assert len(wire.calls("work")) == 1
