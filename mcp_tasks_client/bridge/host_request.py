@@ -18,13 +18,12 @@ from mcp_types import (
     ProgressNotification,
     ProgressNotificationParams,
 )
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from .introspection import Context
 
 __all__ = ["Host", "HostRefusedError", "HostRequest"]
 
-_RAW: Final = TypeAdapter(dict[str, Any])
 _CURRENT: Final = "2026-07-28"
 """From this version on, a server asks a host by the reply to the host's own request."""
 

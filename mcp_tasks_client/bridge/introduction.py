@@ -48,7 +48,7 @@ class Introduction:
 
     Args:
         folder: Where it is kept; ``None`` keeps it in memory.
-        endpoint: The server's name for whoever serves it.
+        endpoint: The server's name: a URL, or the name in the journal.
     """
 
     def __init__(self, folder: Path | None, endpoint: str) -> None:

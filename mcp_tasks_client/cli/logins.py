@@ -43,7 +43,7 @@ def login_refused(message: str, *, status: int | None = None) -> tasks.Credentia
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a server gave when the user logged in, and all that renewing it needs."""
+    """The tokens of a server at which the user has logged in, and all that renewing them needs."""
 
     server: str = field(repr=False)
     client: Mapping[str, Any] = field(repr=False)

@@ -243,7 +243,7 @@ async def revoke(login: Login) -> bool | None:
 
 
 class _Storage:
-    """What the provider begins with, and what it has got."""
+    """The client and the tokens that the provider begins with, and those that it has got."""
 
     def __init__(self, login: Login | None = None) -> None:
         self.tokens: OAuthToken | None = None
@@ -355,7 +355,7 @@ def _tell_failure(error: Exception, said: httpx2.Response | None) -> str:
 
 
 def _words_of(said: httpx2.Response | None) -> str:
-    """What a reply says of its error, by the two fields that OAuth has for it."""
+    """The error of a reply, by the two fields that OAuth has for it."""
     if said is None:
         return ""
     try:

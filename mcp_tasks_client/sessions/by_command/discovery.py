@@ -53,5 +53,5 @@ def session_by_command(
 
 
 def _may_want_initialize(error: SessionError) -> bool:
-    """Whether a process has ended over a first message that was not ``initialize``, as those of rmcp do."""
+    """True if a process has ended over a first message that was not ``initialize``, as those of rmcp do."""
     return isinstance(error, NotStartedError) and error.may_want_initialize

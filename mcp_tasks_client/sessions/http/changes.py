@@ -26,13 +26,13 @@ _FILTERS: Final = {
     "promptsListChanged": "prompts",
     "resourcesListChanged": "resources",
 }
-"""What a stream can be asked for, and the capability whose ``listChanged`` offers it.
+"""The notifications that a stream can be asked for, and the capability whose ``listChanged`` offers it.
 
 Source: MCP 2026-07-28, "Subscriptions"."""
 
 
 def offered_changes(capabilities: Mapping[str, Any]) -> JSONObject:
-    """What a server of these capabilities tells of changed lists, as a stream is asked for it."""
+    """The changed lists that a server of these capabilities tells of, as a stream is asked for them."""
     declared = {name: capabilities.get(capability) for name, capability in _FILTERS.items()}
     return {
         name: True

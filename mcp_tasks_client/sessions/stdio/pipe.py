@@ -72,7 +72,7 @@ class Pipe:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can be sent."""
+        """True if nothing more can be sent."""
         return self._process.over.is_set()
 
     async def run(self) -> None:
