@@ -727,7 +727,7 @@ def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) 
 
 
 _METHOD: Final = re.compile(r"[!#-\[\]-~]+")
-"""What needs no escape in JSON, and none in a header."""
+"""Texts that need no escape in JSON, and none in a header."""
 
 
 _encode_as_the_sdk: Final = partial(to_jsonable_python, by_alias=True, exclude_none=True)

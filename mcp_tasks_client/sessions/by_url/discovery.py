@@ -77,7 +77,7 @@ class DiscoveringSession(Session, Generic[NativeT]):
 
     @property
     def ephemeral(self) -> bool:
-        """Whether the server's tasks end with its process."""
+        """True if the server's tasks end with its process."""
         return self._native.ephemeral
 
     async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
