@@ -19,13 +19,12 @@ from .aio.host_code import call_host
 from .aio.own_task import OwnTask
 from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption, check_limit
-from .engine.cancellation import OnAbandon
+from .engine.audience import OnUpdate
 from .engine.delivery import Store, deliver, deliver_for_all
 from .engine.endpoint import Endpoint
-from .engine.engine import Engine
+from .engine.engine import Engine, OnAbandon
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
-from .engine.live_call import OnUpdate
 from .engine.notifications import OnNotification, tell_notifications
 from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
@@ -540,7 +539,7 @@ class TasksClient:
         Raises:
             JournalError: The journal could not be read.
         """
-        return await self._opened().questions()
+        return await self._opened().answering.questions()
 
     async def answer(self, question_id: str, answer: Answer) -> None:
         """Answer a question of this endpoint and principal; see :meth:`Question.answer`.
@@ -553,7 +552,7 @@ class TasksClient:
             ValueError: It is no ``question_id``.
             TasksClientError: As from :meth:`Question.answer`.
         """
-        await self._opened().take_answer(question_id, to_wire(answer))
+        await self._opened().answering.take_answer(question_id, to_wire(answer))
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, whichever application made it, oldest first.
@@ -716,7 +715,7 @@ class TasksClient:
     def _opened(self) -> Endpoint:
         if self._endpoint is None:
             raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
-        self._endpoint.check_open()
+        self._engine.check_open()
         return self._endpoint
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from mcp_types import CallToolResult
 
+from .engine.audience import InHand
 from .engine.endpoint import Endpoint
-from .engine.live_call import InHand, LiveCall
+from .engine.live_call import LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
 from .estimate import Estimate
@@ -37,7 +38,7 @@ class TaskHandle:
     def __init__(self, endpoint: Endpoint, call: LiveCall) -> None:
         self._endpoint: Endpoint | None = endpoint
         self._call: LiveCall | None = call
-        self._in_hand: InHand | None = call.take_in_hand()
+        self._in_hand: InHand | None = call.audience.take_in_hand()
         self._reference: TaskReference | None = None
         self._label: str | None = None
         self._task: Task | None = None
@@ -244,7 +245,8 @@ class TaskHandle:
             JournalError: The journal could not be read.
         """
         endpoint, call = self._attached()
-        return await endpoint.questions(call)
+        endpoint.check_open(call)
+        return await endpoint.answering.questions(call)
 
     async def answer(self, question_id: str, answer: Answer) -> None:
         """Answer a question of this call; see :meth:`Question.answer`.
@@ -256,7 +258,7 @@ class TaskHandle:
         endpoint, call = self._attached()
         if record_of(question_id) != call.record.record_id:
             raise ValueError("this question belongs to another call; use client.answer()")
-        await endpoint.take_answer(question_id, to_wire(answer))
+        await endpoint.answering.take_answer(question_id, to_wire(answer))
 
     async def estimate(self) -> Estimate:
         """What is to be expected of this call, by those of its tool that have completed.
@@ -350,7 +352,7 @@ class _Updates(AsyncIterator[Task]):
             self._begun = True
             await self._endpoint.go_on(call)
         while not self._ended:
-            if not call.over and call.driver is None:
+            if not call.over and not call.is_driven:
                 self._endpoint.check_open(call)
                 self._endpoint.drive_in_background(call)
             self._ended, task = call.over, call.task
@@ -360,7 +362,7 @@ class _Updates(AsyncIterator[Task]):
                 self._seen = task
                 return task
             if not self._ended:
-                await call.change()
+                await call.audience.change()
         raise StopAsyncIteration
 
 

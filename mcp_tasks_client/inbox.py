@@ -14,11 +14,12 @@ from mcp_types import CallToolResult
 
 from .aio.uncut import run_to_its_end
 from .engine.adoption import check_limit
-from .engine.call_store import BATCH, CallStore
+from .engine.call_store import CallStore
 from .engine.environment import Environment
 from .engine.live_call import LiveCall
 from .engine.news import News
 from .engine.outcome import read_outcome
+from .engine.registry import BATCH
 from .errors import TasksClientError
 from .estimate import Estimate
 from .journal.base import Instruction, Journal
@@ -333,7 +334,7 @@ class Inbox:
         """Commit an answer in its form on the wire; see :meth:`answer`."""
         store = self._opened()
         record = await self.record(record_of(question_id))
-        await run_to_its_end(store.leave_answer, record, question_id, answer)
+        await run_to_its_end(store.steps.leave_answer, record, question_id, answer)
 
     async def cancel(self, record: TaskRecord) -> None:
         """Have the task of a call cancelled; see :meth:`TaskHandle.cancel`.
@@ -349,7 +350,7 @@ class Inbox:
             TasksClientError: The inbox is not open.
         """
         wish = Instruction(CANCEL, "", self._environment.clock.time())
-        await run_to_its_end(self._opened().instruct, self._live(record), wish)
+        await run_to_its_end(self._opened().steps.instruct, self._live(record), wish)
 
     async def acknowledge(self, record: TaskRecord) -> None:
         """Count the outcome of a call as delivered; see :meth:`TasksClient.acknowledge`.
@@ -363,7 +364,7 @@ class Inbox:
             ValueError: The inbox does not show this call.
             TasksClientError: The call has not ended, or the inbox is not open.
         """
-        if not await self._opened().acknowledge(self._live(record)):
+        if not await self._opened().ends.acknowledge(self._live(record)):
             raise TasksClientError(
                 f"The call of {name_tool(record.tool)} has not ended. There is no outcome to acknowledge."
             )
@@ -385,7 +386,7 @@ class Inbox:
         """
         if (self._endpoint, self._principal, self._application) != (None, None, None):
             raise TasksClientError("prune() is for the whole journal. Open an Inbox(journal) for all calls.")
-        return await self._opened().prune(older_than_s)
+        return await self._opened().ends.prune(older_than_s)
 
     def _shows(self, record: TaskRecord) -> bool:
         return (
@@ -396,7 +397,7 @@ class Inbox:
 
     def _live(self, record: TaskRecord) -> LiveCall:
         self._check_shown(record)
-        return self._opened().live_of(record)
+        return self._opened().registry.live_of(record)
 
     def _check_shown(self, record: TaskRecord) -> None:
         self._opened()

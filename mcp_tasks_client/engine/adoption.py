@@ -107,21 +107,21 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     @contextmanager
     def _listening(self) -> Iterator[None]:
         stop = self._engine.journal.listen(weakly_in_loop(self._hear))
-        self._engine.store.bells.add(self._note_rest)
+        self._engine.store.registry.bells.add(self._note_rest)
         try:
             yield
         finally:
-            self._engine.store.bells.discard(self._note_rest)
+            self._engine.store.registry.bells.discard(self._note_rest)
             stop()
 
     def _hear(self, record_ids: Collection[str]) -> None:
         for record_id in record_ids:
-            call = self._engine.store.live.get(record_id)
+            call = self._engine.store.registry.live.get(record_id)
             if call is None and record_id not in self._told:
                 self._told.add(record_id)
                 self._wake()
             elif call is not None and not call.instructed:
-                call.instructed = True
+                call.instruct()
                 if not call.wanted:
                     self._wake()
 
@@ -185,7 +185,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         asking, resting = {one.record.record_id: one.record for one in found}, set[str]()
         for record_id, call in list(self._taken.items()):
             record = asking.get(record_id)
-            if call.wanted or call.driver is not None:
+            if call.wanted or call.is_driven:
                 resting.add(record_id)
             elif call.instructed or _may_go_on(call, record, is_time):
                 del self._taken[record_id]

@@ -8,61 +8,87 @@ outlives the caller that asked for it: it goes on in the engine until the client
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias
+from functools import partial
 
 import anyio
 
-from ..aio.clock import Clock
-from ..errors import DrivenElsewhereError, JournalError, SessionError, TasksClientError
+from ..aio.host_code import was_cancelled_from_inside
+from ..aio.uncut import run_to_its_end
+from ..errors import DrivenElsewhereError, SessionError, TasksClientError
 from ..journal.base import Instruction
 from ..machine.actions import SendCancel
-from ..machine.events import CallRefused, CancelRequested, Event
+from ..machine.events import CallRefused, CancelRequested
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Observing
 from ..questions.question import CANCEL
-from .call_store import CallStore
+from .engine import Engine
 from .live_call import LiveCall
-from .requests import Requests
+from .performer import Performer
 
-__all__ = ["Cancellation", "OnAbandon", "check_on_abandon"]
+__all__ = ["Cancellation"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-OnAbandon: TypeAlias = Literal["detach", "cancel"]
-"""Whether the task of a call that nobody waits for any more goes on, or is cancelled."""
-
-
-def check_on_abandon(on_abandon: str) -> None:
-    """Refuse a word that ``on_abandon`` cannot be.
-
-    Raises:
-        ValueError: It is neither ``"detach"`` nor ``"cancel"``.
-    """
-    if on_abandon not in ("detach", "cancel"):
-        raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
-
 
 class Cancellation:
-    """Cancels the tasks of one endpoint.
+    """Cancels the tasks of one endpoint."""
 
-    ``timeout_s`` are the seconds that may pass for a call that is being stopped. ``step`` takes the step of a
-    reply, and does what follows from it.
-    """
+    def __init__(self, engine: Engine, performer: Performer) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._performer = performer
+        self._clock = engine.environment.clock
 
-    def __init__(
-        self,
-        store: CallStore,
-        requests: Requests,
-        clock: Clock,
-        timeout_s: float,
-        step: Callable[[LiveCall, Event], Awaitable[None]],
-    ) -> None:
-        self._store = store
-        self._requests = requests
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._step = step
+    async def cancel(self, call: LiveCall) -> None:
+        """Journal the wish, and send it. Sending goes on though the caller goes away.
+
+        Raises:
+            SessionError: The server could not be told. After a failure that may pass, the polls send the wish
+                again; after a refusal, only ``resume()`` does.
+            JournalError: The wish could not be journaled, and was not sent.
+            TasksClientError: The client was closed first.
+        """
+        sent, failed = anyio.Event(), list[TasksClientError]()
+
+        async def send() -> None:
+            try:
+                if not await self._engine.outlast(partial(self._performer.cancel, call)):
+                    failed.append(_closed_first())
+            except TasksClientError as error:
+                failed.append(error)
+            except anyio.get_cancelled_exc_class():
+                if not was_cancelled_from_inside():
+                    raise
+                failed.append(TasksClientError("tasks/cancel was cancelled from inside of the session."))
+            finally:
+                await self._release_undriven(call)
+                sent.set()
+
+        async def begin() -> bool:
+            wished = await self.wish(call)
+            if wished and self._engine.closed:
+                raise _closed_first()
+            if wished:
+                self._engine.tasks.start(send)
+            return wished
+
+        try:
+            # Not cut by a cancellation: a wish that is journaled as being sent is sent by nobody else.
+            wished = await run_to_its_end(begin)
+        except TasksClientError:
+            await self._release_undriven(call)  # the client that takes the call up cancels it
+            raise
+        if not wished:
+            await self._release_undriven(call)
+            return
+        await sent.wait()
+        if failed:
+            raise failed[0]
+
+    async def _release_undriven(self, call: LiveCall) -> None:
+        """Release a call that was taken to be cancelled, unless it is driven here."""
+        if not call.is_driven:
+            await self._store.owning.release_unfinished(call)
 
     async def wish(self, call: LiveCall, *, by_instruction: bool = False) -> bool:
         """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
@@ -71,7 +97,7 @@ class Cancellation:
         the journal, and not said here.
 
         Returns:
-            Whether the caller has to call :meth:`send` now.
+            Whether the caller has to call :meth:`Performer.cancel` now.
 
         Raises:
             SessionError: The server wants to be left alone, and nobody here would send it later.
@@ -85,67 +111,34 @@ class Cancellation:
     async def _wish(self, call: LiveCall, by_instruction: bool) -> bool:
         wish = CancelRequested(now=self._clock.time(), by_instruction=by_instruction)
         if call.attempt is not None or call.next_send is not None:
-            await self._step(call, wish)
+            await self._performer.step(call, wish)
             if call.attempt is not None and not call.attempt.has_left:
                 call.attempt.cut(0.0)
             elif call.attempt is None:  # it has not been sent, and will not be
-                call.next_send = None
+                self._store.steps.drop_send(call)
                 call.ring()  # the driver may wait for the time to send it
                 if isinstance(call.record.state, Calling):
-                    await self._step(call, CallRefused())
+                    await self._performer.step(call, CallRefused())
             return False
         ours = call.record.finished or await self._store.owning.take(call)
         while ours and call.uncommitted:
-            await self._store.apply_uncommitted(call)  # there may be a task in it that is to be cancelled
+            await self._store.steps.apply_uncommitted(
+                call
+            )  # there may be a task in it that is to be cancelled
         if call.record.finished:
             return False
         if not ours:
-            await self._store.instruct(call, Instruction(CANCEL, "", wish.now))
+            await self._store.steps.instruct(call, Instruction(CANCEL, "", wish.now))
             return False
-        actions = await self._store.apply(call, wish)
+        actions = await self._store.steps.apply(call, wish)
         call.stop_asking()
         call.ring()
-        call.publish()
+        call.audience.publish()
         if any(isinstance(action, SendCancel) for action in actions):
             return True
-        if call.driver is None or call.over:
+        if not call.is_driven or call.over:
             self._refuse_while_quiet(call, "nobody drives the task here. Resuming it cancels it.")
         return False
-
-    async def send(self, call: LiveCall) -> None:
-        """Send ``tasks/cancel``, and take the step of the reply.
-
-        Raises:
-            SessionError: The server could not be told. The wish is sent again with the polls, unless the
-                server refuses ``tasks/cancel`` altogether.
-            JournalError: The server's reply could not be journaled.
-        """
-        if not isinstance(call.record.state, Observing):
-            return
-        event, error = await self._requests.cancel(call)
-        if event is not None and call.ours:
-            try:
-                await self._step(call, event)
-            except JournalError as failed:
-                call.park(failed)  # the server may have asked to be left alone
-                raise
-        if error is not None:
-            raise error
-
-    async def send_and_log(self, call: LiveCall) -> None:
-        """Send ``tasks/cancel`` where nobody waits for it, even if the call is being stopped.
-
-        A failure is logged, and the polls send the wish again.
-        """
-        try:
-            with anyio.move_on_after(self._timeout_s, shield=True) as scope:
-                await self.send(call)
-            if scope.cancelled_caught and call.ours:
-                await self._step(call, self._requests.fail_cancel())
-        except TasksClientError as error:
-            goes_again = isinstance(error, SessionError) and error.retryable  # with each poll
-            level = logging.DEBUG if goes_again else logging.WARNING
-            logger.log(level, "tasks/cancel for %r did not get through: %s", call.record, error)
 
     async def cancel_abandoned(self, call: LiveCall) -> None:
         """Cancel a call that has lost its last caller. A failure is logged.
@@ -154,14 +147,13 @@ class Cancellation:
         """
         try:
             if await self.wish(call):
-                await self.send_and_log(call)
+                await self._performer.cancel_and_log(call)
             elif isinstance(call.record.state, Observing) and call.record.state.cancel == "requested":
                 logger.warning("The server wants to be left alone. Resuming it cancels it: %r", call.record)
         except TasksClientError as error:
             logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
         finally:
-            if call.driver is None:  # it was released before, and taken once more to be cancelled
-                await self._store.release_unfinished(call)
+            await self._release_undriven(call)
 
     def _refuse_while_quiet(self, call: LiveCall, and_then: str) -> None:
         state = call.record.state
@@ -172,3 +164,7 @@ class Cancellation:
                 retryable=True,
                 retry_after_s=silence_s,
             )
+
+
+def _closed_first() -> TasksClientError:
+    return TasksClientError("The client was closed first; resuming cancels the task.")

@@ -26,8 +26,9 @@ from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..machine.record import TaskRecord
 from ..policy import growing_delay
 from .adoption import Adoption, pause_between_looks
+from .audience import InHand
 from .endpoint import Endpoint
-from .live_call import InHand, LiveCall
+from .live_call import LiveCall
 
 __all__ = ["Store", "deliver", "deliver_for_all"]
 
@@ -78,7 +79,7 @@ async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
 
 def _take_in_hand(call: LiveCall) -> tuple[LiveCall, InHand]:
     """The call, and the object that keeps it from being taken up once more."""
-    return call, call.take_in_hand()
+    return call, call.audience.take_in_hand()
 
 
 async def deliver_for_all(
@@ -151,7 +152,7 @@ class _Delivery:
         try:
             while not call.over:
                 self._endpoint.drive_in_background(call)
-                await call.change()
+                await call.audience.change()
             # A parked call comes again; the log has its reason.
             if call.record.finished and await self._has_stored(call):
                 await self._endpoint.acknowledge(call)
@@ -174,7 +175,7 @@ class _Delivery:
         while True:
             async with self._places:
                 await self._endpoint.engine.store.owning.confirm(call)
-                if call.waiters or call.record.delivered_at is not None:
+                if call.audience.waiters or call.record.delivered_at is not None:
                     return False  # a caller awaits it, or has had it
                 try:
                     await self._ask(call.record, end)

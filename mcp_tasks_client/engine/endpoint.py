@@ -8,41 +8,87 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from itertools import chain
 from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
 from mcp_types import CallToolResult
 
-from ..aio.host_code import was_cancelled_from_inside
 from ..aio.uncut import run_to_its_end
-from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
-from ..journal.row import driven_elsewhere
+from ..errors import (
+    InputUnansweredError,
+    JournalError,
+    OutcomeUnknownError,
+    TasksClientError,
+    WaitTimeoutError,
+)
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
-from ..machine.states import Calling, questions_of
+from ..machine.states import Calling
 from ..protocol import JSONObject
-from ..protocol.text import digest, name_tool, quote
-from ..questions.answers import NoAnswerError, fit_answer
+from ..protocol.text import digest, name_tool
 from ..questions.callbacks import Inputs
-from ..questions.question import Question, check_open, open_questions, read_questions, record_of, unanswered
+from ..questions.question import open_questions
 from ..sessions.base import Session, Snapshot, ToolCall
-from .call_store import BATCH
+from .answering import Answering
+from .audience import OnUpdate
+from .cancellation import Cancellation
 from .engine import Engine
 from .idempotency import Idempotency, OnUnknown, check_repeatable
-from .live_call import LiveCall, OnUpdate, OvertakenError, check_forgotten
+from .instructions import Instructions
+from .live_call import LiveCall, OvertakenError, check_forgotten
+from .observer import LINE, ObservedSteps
 from .outcome import read_outcome, read_raw_outcome
+from .performer import Performer
 from .push import Push
 from .record_maker import RecordMaker
-from .recovery import Recovery, begin_with_task
+from .recovery import Recovery
+from .registry import BATCH
 from .requests import Requests
 from .runner import Runner
 from .time_limit import TimeLimit
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "Line"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+
+class Line:
+    """A line of a host that makes a call: which call it has begun, and who waits in it.
+
+    Attributes:
+        call: The call, once it has begun.
+        listeners: Told of each changed snapshot.
+        context: Of the caller; see :mod:`mcp_tasks_client.sessions.base`.
+        on_unknown: Under a key, what to do about an earlier call whose reply was lost.
+        limit: For how long the line waits; ``None`` is as long as it takes.
+    """
+
+    __slots__ = ("call", "context", "limit", "listeners", "on_unknown")
+
+    def __init__(
+        self,
+        listeners: Sequence[OnUpdate] = (),
+        context: object = None,
+        on_unknown: OnUnknown = "raise",
+        limit: TimeLimit | None = None,
+    ) -> None:
+        self.call: LiveCall | None = None
+        self.listeners = listeners
+        self.context = context
+        self.on_unknown: OnUnknown = on_unknown
+        self.limit = limit
+
+    @property
+    def begun(self) -> LiveCall:
+        """The call, where it has begun."""
+        assert self.call is not None, "the call has begun"
+        return self.call
+
+    @property
+    def record(self) -> TaskRecord | None:
+        """The record of the call, once it has begun."""
+        return None if self.call is None else self.call.record
 
 
 class Endpoint:
@@ -50,6 +96,9 @@ class Endpoint:
 
     ``hears`` says whether the session is heard while calls are driven. ``adopted`` are the calls that an
     :class:`Adoption` has taken up.
+
+    Attributes:
+        answering: The open questions of the calls, and their answers.
     """
 
     def __init__(
@@ -67,11 +116,14 @@ class Endpoint:
         self.scope = scope
         self.adopted: WeakSet[LiveCall] = WeakSet()
         self._store, environment = engine.store, engine.environment
-        owning, application = self._store.owning, engine.application
-        requests = Requests(session, inputs, self, owning, environment, application)
-        self._runner = Runner(self._store, requests, engine.policy, environment)
-        if hears:
-            self._runner.push = Push(requests, engine.tasks, self._runner.step)
+        self._observed = ObservedSteps(environment.observer)
+        requests = Requests(session, inputs, self._store.owning, environment, engine.application)
+        performer = Performer(self._store.steps, requests, engine.policy, environment)
+        self._cancellation = Cancellation(engine, performer)
+        instructions = Instructions(self._store, performer, self._cancellation, environment.clock)
+        self.answering = Answering(engine, scope, performer, instructions)
+        push = Push(requests, engine.tasks, performer) if hears else None
+        self._runner = Runner(engine, requests, performer, instructions, self.answering, push)
         self._maker = RecordMaker(scope, engine.application, environment)
         self._idempotency = Idempotency(self._store, self._maker, environment)
         self._recovery = Recovery(self._store, self._maker, environment)
@@ -82,6 +134,85 @@ class Endpoint:
         self._runner.push.join()
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
+
+    async def enter(
+        self,
+        line: Line,
+        begin: Callable[[], Awaitable[LiveCall]],
+        *,
+        in_background: bool = False,
+    ) -> None:
+        """Begin a call, and wait until it is finished: the one entrance of all ways in.
+
+        Being cancelled meanwhile abandons the call. The observer is told of this as ``LINE``.
+
+        Args:
+            line: Gets the call, before it is waited for.
+            begin: Gives the call, once more if it was overtaken.
+            in_background: Wait only until there is a task, and have it observed in the background then.
+
+        Raises:
+            TasksClientError: The call is parked, or was not made.
+        """
+        await self._observed(line, LINE, self._enter, line, begin, in_background)
+
+    async def _enter(self, line: Line, begin: Callable[[], Awaitable[LiveCall]], in_background: bool) -> None:
+        while True:
+            call = line.call = await begin()
+            if line.limit is not None:
+                line.limit.count_for(call)
+            if call.record.finished:
+                return
+            try:
+                await self._wait_in(line, call, in_background)
+                return
+            except (OvertakenError, OutcomeUnknownError) as error:
+                check_repeatable(error, call, line.on_unknown)
+
+    async def _wait_in(self, line: Line, call: LiveCall, in_background: bool) -> None:
+        self.hold(call, line.listeners, line.context)
+        try:
+            if in_background:
+                await self.wait(call, lambda c: c.task is not None)
+                self.drive_in_background(call)
+            else:
+                await self.wait(call)
+        except anyio.get_cancelled_exc_class():
+            # Not under others who wait for the same call, and not another client's task.
+            alone = call.audience.waiters == 1 and not (in_background or call.audience.in_background)
+            if self.engine.on_abandon == "cancel" and alone and call.ours and not self.engine.closed:
+                await run_to_its_end(self._cancellation.cancel_abandoned, call)
+            raise
+        finally:
+            await self.let_go(call, line.listeners, line.context)
+
+    async def _enter_within(
+        self,
+        line: Line,
+        begin: Callable[[], Awaitable[LiveCall]],
+        timeout: float | None,
+        excludes_questions: bool,
+    ) -> float:
+        """Begin a call, and wait for its end for so many seconds.
+
+        Returns:
+            Until when there is time, by the event loop's clock.
+
+        Raises:
+            WaitTimeoutError: The time is over.
+            TasksClientError: As from :meth:`enter`.
+        """
+        if timeout is None:  # without a scope for each call that waits
+            await self.enter(line, begin)
+            return math.inf
+        with TimeLimit(timeout, excludes_questions=excludes_questions) as limit:
+            line.limit = limit
+            await self.enter(line, begin)
+        if line.call is None:
+            raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
+        if not line.call.record.finished:
+            raise self.timed_out(line.call, timeout)
+        return limit.deadline
 
     async def call(
         self,
@@ -95,37 +226,21 @@ class Endpoint:
         listeners: Sequence[OnUpdate] = (),
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
-        begun: list[LiveCall] = []
-        deadline = math.inf
+        line = Line(listeners, on_unknown=on_unknown)
         begin = partial(self.begin, tool_call, key, on_unknown)
-        if timeout is None:  # without a scope for each call that waits
-            await self.see_through(begin, on_unknown, listeners, begun)
-        else:
-            with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
-                await self.see_through(partial(_within, limit, begin), on_unknown, listeners, begun)
-            if not begun:
-                raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
-            if not begun[-1].record.finished:
-                raise self.timed_out(begun[-1], timeout)
-            deadline = limit.deadline
-        return await self.deliver(begun[-1], deadline, raise_on_error=raise_on_error)
+        deadline = await self._enter_within(line, begin, timeout, timeout_excludes_questions)
+        return await self.deliver(line.begun, deadline, raise_on_error=raise_on_error)
 
     async def start(
         self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
     ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
-        while True:
-            call = await self.begin(tool_call, key, on_unknown, record_id)
-            try:
-                if not call.record.finished:
-                    async with self.held(call):
-                        await self.wait(call, lambda c: c.task is not None)
-                        self.drive_in_background(call)
-                if call.record.finished:
-                    self._store.ring(call)  # once more: no caller may be left that waits for it
-                return call
-            except (OvertakenError, OutcomeUnknownError) as error:
-                check_repeatable(error, call, on_unknown)
+        line = Line(on_unknown=on_unknown)
+        begin = partial(self.begin, tool_call, key, on_unknown, record_id)
+        await self.enter(line, begin, in_background=True)
+        if line.begun.record.finished:
+            self._store.registry.ring(line.begun)  # once more: no caller may be left that waits for it
+        return line.begun
 
     async def begin(
         self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
@@ -159,60 +274,14 @@ class Endpoint:
             )
         if call.record.arguments_digest not in (None, digest(tool_call.arguments)):
             raise TasksClientError("The answers belong to a call with other arguments. Repeat those.")
-        if call.tool_call is None:
-            call.tool_call = tool_call
-        asked = {q.key: q.request or {} for q in questions_of(call.record.state) if q.unanswered}
-        given = {key: answer for key, answer in answers.items() if key in asked}
+        self._store.steps.give_arguments(call, tool_call)
         try:
-            given = {
-                key: _fit_given(quote(key, call.task_id), asked[key], answer) for key, answer in given.items()
-            }
-            if given and not await self._store.owning.take(call):
-                raise driven_elsewhere(call.record.tool)
-            if given:
-                await run_to_its_end(self._runner.catch_up, call)  # what others have left before
-            # No cancellation parts what the host has said at once.
-            await run_to_its_end(self._answer, call, given)
+            await self.answering.answer_all(call, answers)
         except BaseException:
             if not call.wanted:
-                await self._store.release_unfinished(call)
+                await self._store.owning.release_unfinished(call)
             raise
         return call
-
-    async def _answer(self, call: LiveCall, given: Mapping[str, JSONObject]) -> None:
-        for key, answer in given.items():
-            await self._runner.answer(call, key, answer)
-
-    async def see_through(
-        self,
-        begin: Callable[[], Awaitable[LiveCall]],
-        on_unknown: OnUnknown,
-        listeners: Sequence[OnUpdate],
-        begun: list[LiveCall],
-        context: object = None,
-    ) -> None:
-        """Begin a call, and wait until it is finished. Being cancelled meanwhile abandons it.
-
-        Args:
-            begin: Gives the call, once more if it was overtaken.
-            on_unknown: Under a key, what to do about an earlier call whose reply was lost.
-            listeners: Told of each changed snapshot.
-            begun: Gets the call, before it is waited for.
-            context: Of the caller; see :mod:`mcp_tasks_client.sessions.base`.
-
-        Raises:
-            TasksClientError: The call is parked, or was not made.
-        """
-        while True:
-            call = await begin()
-            begun.append(call)
-            if call.record.finished:
-                return
-            try:
-                await self._wait_for_end(call, listeners, context)
-                return
-            except (OvertakenError, OutcomeUnknownError) as error:
-                check_repeatable(error, call, on_unknown)
 
     async def see_task_through(
         self,
@@ -241,18 +310,16 @@ class Endpoint:
         """
         now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        call = begin_with_task(self._store, self._maker.make(tool, now, label=label), first)
-        self._store.remember_unsaved(call)
+        record = self._maker.make(tool, now, label=label)
+        call = self._store.owning.new_call(record, first=first)
+        self._store.registry.note_unsaved(call)
+
+        async def begin() -> LiveCall:
+            return call
+
         try:
             # The driver begins before anything is waited for. It commits the task, though its caller may go.
-            if timeout is None:  # without a scope for each call that waits
-                await self._wait_for_end(call, listeners)
-            else:
-                with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
-                    limit.count_for(call)
-                    await self._wait_for_end(call, listeners)
-            if not call.record.finished:
-                raise self.timed_out(call, timeout)
+            await self._enter_within(Line(listeners), begin, timeout, timeout_excludes_questions)
             async with self.engine.using_journal():
                 return await self.deliver(call, None)
         except BaseException as error:
@@ -270,21 +337,6 @@ class Endpoint:
         """Release an outcome that did not reach the host, unless others here look after the call."""
         if not (self.engine.closed or call.looked_after):
             await run_to_its_end(self._release_outcome, call)
-
-    async def _wait_for_end(
-        self, call: LiveCall, listeners: Sequence[OnUpdate], context: object = None
-    ) -> None:
-        self.hold(call, listeners, context)
-        try:
-            await self.wait(call)
-        except anyio.get_cancelled_exc_class():
-            # Not under others who wait for the same call, and not another client's task.
-            alone = call.waiters == 1 and not call.in_background
-            if self.engine.on_abandon == "cancel" and alone and call.ours and not self.engine.closed:
-                await run_to_its_end(self._runner.cancellation.cancel_abandoned, call)
-            raise
-        finally:
-            await self.let_go(call, listeners, context)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
@@ -308,8 +360,8 @@ class Endpoint:
             TasksClientError: The client is closed.
         """
         self.check_open(call)
-        call.add_waiter(listeners, context)
-        self.engine.drive(call, self._runner)
+        call.audience.add(listeners, context)
+        self._runner.begin(call)
 
     async def let_go(
         self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None
@@ -318,23 +370,23 @@ class Endpoint:
 
         Where nothing goes on in the background, it has ended when this returns.
         """
-        call.remove_waiter(listeners, context)
+        call.audience.remove(listeners, context)
         if call.wanted:
             return
-        call.error_told = True  # the next caller has the call begun anew
-        self.engine.stop(call)
-        if not self.engine.in_background and (call.driver is not None or not call.over):
-            await run_to_its_end(self.engine.wait_for_stop, call, self._runner)
+        call.excuse()
+        self._runner.stop(call)
+        if not self.engine.in_background and (call.is_driven or not call.over):
+            await run_to_its_end(self._runner.wait_for_stop, call)
 
     def drive_in_background(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
         if not call.record.finished and not self.engine.closed:
-            self.engine.drive(call, self._runner)
-            call.in_background = not call.over
+            self._runner.begin(call)
+            self._runner.keep(call)
 
     async def go_on(self, call: LiveCall) -> None:
         """Have a call driven in the background once more, unless what parked it has yet to be told."""
-        await self._store.look_again(call)
+        await self._store.owning.look_again(call)
         self.drive_in_background(call)
 
     async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool] = lambda call: call.over) -> None:
@@ -343,21 +395,24 @@ class Endpoint:
         Raises:
             Exception: The error that parked the call; a copy, since several callers may wait for one call.
         """
-        if await self._store.look_again(call):
-            self.engine.drive(call, self._runner)  # begun anew
+        if await self._store.owning.look_again(call):
+            self._runner.begin(call)  # anew
         while not call.over and not until(call):
-            if call.driver is None:
-                self.engine.drive(call, self._runner)  # the caller that had it driven has gone
-            await call.change()
+            if not call.is_driven:
+                self._runner.begin(call)  # the caller that had it driven has gone
+            await call.audience.change()
         if not call.record.finished and call.error is not None:
-            call.error_told = True
-            raise self._as_told(call, call.error) from call.error.__cause__
+            error = call.error
+            call.excuse()
+            raise self._as_told(call, error) from error.__cause__
 
     def _as_told(self, call: LiveCall, error: Exception) -> Exception:
         """An error of a call, for one of those who wait for it."""
         if isinstance(error, TasksClientError):
             error = copy.copy(error)
             error.handle = self.engine.handle_of(self, call)
+        if isinstance(error, InputUnansweredError):
+            error.questions = tuple(self.answering.open_questions(call.record))
         return error
 
     async def deliver(
@@ -392,11 +447,11 @@ class Endpoint:
     @contextmanager
     def awaited(self, call: LiveCall) -> Iterator[None]:
         """Count a caller that reads the outcome of a finished call, so that no store gets it meanwhile."""
-        call.add_waiter()
+        call.audience.add()
         try:
             yield
         finally:
-            call.remove_waiter()
+            call.audience.remove()
 
     async def read_end(self, call: LiveCall) -> CallToolResult | TasksClientError:
         """The result of a finished call, or the error that it ended in. Nothing is noted.
@@ -437,7 +492,7 @@ class Endpoint:
         """Note that the host has the outcome of a call."""
         if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
-            self._store.deliver(call, may_be_lost=not self.engine.in_background)
+            self._store.ends.deliver(call, may_be_lost=not self.engine.in_background)
 
     async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> None:
         """Note for good that the host has an outcome; see :meth:`TaskHandle.acknowledge`.
@@ -446,7 +501,7 @@ class Endpoint:
             TasksClientError: The call has not ended, or the client is closed.
         """
         self.check_open(call)
-        if not await self._store.acknowledge(call, keep=keep):
+        if not await self._store.ends.acknowledge(call, keep=keep):
             raise TasksClientError(
                 f"The call of {name_tool(call.record.tool)} has not ended, so that there is no outcome to "
                 "acknowledge. Await error.handle.result() first.",
@@ -484,7 +539,7 @@ class Endpoint:
             return
         try:
             if call.record.finished or await self._store.owning.take(call):
-                await self._store.release(call)
+                await self._store.owning.release(call)
         except TasksClientError as error:
             logger.warning("%r could not be released: %s", call.record, error)
 
@@ -495,13 +550,12 @@ class Endpoint:
             Exception: The error that parked the call, or that the poll failed with.
         """
         async with self.held(call):
-            polls, call.refreshing = call.polls, call.refreshing + 1
-            try:
-                await self.wait(call, lambda c: c.polls > polls)
-            finally:
-                call.refreshing -= 1
-        if call.poll_failed is not None and not call.record.finished:
-            raise self._as_told(call, call.poll_failed) from call.poll_failed.__cause__
+            with call.audience.refreshing():
+                polls = call.audience.polls
+                await self.wait(call, lambda c: c.audience.polls > polls)
+        failed = call.audience.poll_failed
+        if failed is not None and not call.record.finished:
+            raise self._as_told(call, failed) from failed.__cause__
 
     async def cancel(self, call: LiveCall) -> None:
         """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
@@ -513,104 +567,10 @@ class Endpoint:
         """
         self.check_open(call)
         try:
-            await self._cancel(call)
+            await self._cancellation.cancel(call)
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
             raise
-
-    async def _cancel(self, call: LiveCall) -> None:
-        cancellation, sent = self._runner.cancellation, anyio.Event()
-        failed: list[TasksClientError] = []
-
-        async def send() -> None:
-            try:
-                if not await self.engine.outlast(partial(cancellation.send, call)):
-                    failed.append(_closed_first())
-            except TasksClientError as error:
-                failed.append(error)
-            except anyio.get_cancelled_exc_class():
-                if not was_cancelled_from_inside():
-                    raise
-                failed.append(TasksClientError("tasks/cancel was cancelled from inside of the session."))
-            finally:
-                if call.driver is None:
-                    await self._store.release_unfinished(call)
-                sent.set()
-
-        async def begin() -> bool:
-            wished = await cancellation.wish(call)
-            if wished and self.engine.closed:
-                raise _closed_first()
-            if wished:
-                self.engine.tasks.start(send)  # goes on though the caller goes away
-            return wished
-
-        try:
-            # Not cut by a cancellation: a wish that is journaled as being sent is sent by nobody else.
-            wished = await run_to_its_end(begin)
-        except TasksClientError:
-            if call.driver is None:
-                await self._store.release_unfinished(call)  # the client that takes the call up cancels it
-            raise
-        if not wished:
-            if call.driver is None:
-                await self._store.release_unfinished(call)  # it was taken to be cancelled
-            return
-        await sent.wait()
-        if failed:
-            raise failed[0]
-
-    async def questions(self, call: LiveCall | None = None) -> list[Question]:
-        """The questions that wait for an answer: of one call, or of all calls of this endpoint and principal.
-
-        Raises:
-            JournalError: The journal could not be read.
-            TasksClientError: The client is closed.
-        """
-        self.check_open(call)
-        async with self.engine.using_journal():
-            if call is not None:
-                known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
-                return await read_questions(self.engine.journal, known or call.record, self)
-            journal, applications = self.engine.journal, (None, self.engine.application)
-            with self._store.remembering():
-                asking = await journal.asking(self.scope)
-                kept = {one.record.record_id for one in asking}
-                live = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
-                # Mostly not in the journal. Of one that is, the journal knows better what it asks.
-                here = [record for record in live if record.record_id not in kept]
-            found = [unanswered(one, self) for one in asking if one.record.application in applications]
-            found += [
-                await read_questions(journal, record, self)
-                for record in here
-                if record.application in applications
-            ]
-            return list(chain.from_iterable(found))
-
-    async def take_answer(self, name: str, answer: JSONObject) -> None:
-        """Commit the answer to a question of any call of this scope; see :meth:`Question.answer`.
-
-        ``name`` is the ``question_id``. The answer is in its form on the wire.
-
-        Raises:
-            ValueError: It is no ``question_id``.
-            TasksClientError: As from :meth:`Question.answer`.
-        """
-        self.check_open()
-        record_id = record_of(name)
-        call = self._store.live.get(record_id)
-        if call is not None and not call.journaled:
-            await run_to_its_end(self._answer_here, call, name, answer)
-            return
-        async with self.engine.using_journal():
-            record = await self.engine.journal.by_id(record_id)
-            mine = record if record is not None and record.scope == self.scope else None
-            await run_to_its_end(self._store.leave_answer, mine, name, answer)
-
-    async def _answer_here(self, call: LiveCall, name: str, answer: JSONObject) -> None:
-        # Of several at once the first counts: nothing is awaited between this look and the step.
-        asked, answer = check_open(call.record, name, answer)
-        await self._runner.answer(call, asked.key, answer)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
@@ -641,10 +601,12 @@ class Endpoint:
         try:
             calls = await self._recovery.take_pending(delivered_within_s)
         except JournalError:
-            self.check_open()  # closing has closed the journal
+            self.engine.check_open()  # closing has closed the journal
             raise
-        self.check_open()
-        in_hand = [call.take_in_hand() for call in calls]  # before the first pause, for others resume as well
+        self.engine.check_open()
+        in_hand = [
+            call.audience.take_in_hand() for call in calls
+        ]  # before the first pause, for others resume as well
         await self.take_up(calls)
         del in_hand  # the handles are made in this very moment
         return calls
@@ -656,9 +618,9 @@ class Endpoint:
     async def take_up(self, calls: Sequence[LiveCall]) -> None:
         """Have calls driven in the background that were taken."""
         for call in calls:
-            if call.driver is None:
-                call.error = None  # taken up again, for whichever reason it was parked
-            call.in_background = not call.over
+            if not call.is_driven:
+                call.excuse()  # taken up again, for whichever reason it was parked
+            self._runner.keep(call)
         for number, call in enumerate(calls, 1):
             self.drive_in_background(call)
             if number % BATCH == 0:
@@ -671,12 +633,9 @@ class Endpoint:
         self.drive_in_background(call)
         if is_new:
             # Nothing is known of the task yet, so a first look is taken; an error waits for result().
-            call.refreshing += 1
-            try:
-                while not call.polls and not call.over:
-                    await call.change()
-            finally:
-                call.refreshing -= 1
+            with call.audience.refreshing():
+                while not call.audience.polls and not call.over:
+                    await call.audience.change()
         return call
 
     async def records(self, *, pending: bool) -> list[TaskRecord]:
@@ -694,40 +653,21 @@ class Endpoint:
             JournalError: The journal could not be read.
             TasksClientError: The client is closed.
         """
-        self.check_open()
+        self.engine.check_open()
         return [] if tool is None else await self.engine.journal.durations(self.scope, tool)
 
     async def prune(self, older_than_s: float | None) -> int:
         """Forget what is old; see :meth:`TasksClient.prune`."""
-        return await self._store.prune(older_than_s)
+        return await self._store.ends.prune(older_than_s)
 
-    def check_open(self, call: LiveCall | None = None) -> None:
-        """Refuse to begin anything after the end.
+    def check_open(self, call: LiveCall) -> None:
+        """Refuse to begin anything about a call after the end.
 
         Raises:
-            TasksClientError: The client is closed. It carries the handle of ``call``.
+            TasksClientError: The client is closed. It carries the handle of the call.
         """
-        if self.engine.closed:
-            raise TasksClientError(
-                "The client is closed. Open one again and attach the handle's reference, or resume().",
-                handle=None if call is None else self.engine.handle_of(self, call),
-            )
-
-
-async def _within(limit: TimeLimit, begin: Callable[[], Awaitable[LiveCall]]) -> LiveCall:
-    call = await begin()
-    limit.count_for(call)
-    return call
-
-
-def _fit_given(named: str, request: JSONObject, answer: JSONObject) -> JSONObject:
-    try:
-        return fit_answer(request, answer)
-    except NoAnswerError as error:
-        raise ValueError(
-            f"The answer to {named[:80]!r} was not taken: {error}. Answer again, with the same requestState."
-        ) from error
-
-
-def _closed_first() -> TasksClientError:
-    return TasksClientError("The client was closed first; resuming cancels the task.")
+        try:
+            self.engine.check_open()
+        except TasksClientError as error:
+            error.handle = self.engine.handle_of(self, call)
+            raise

@@ -1,6 +1,6 @@
 """Drives the calls of one client, over whichever sessions: a journal, and an event-loop task for each call.
 
-A call is driven (:meth:`Runner.drive`) for as long as anybody waits for it, or the client keeps it for the
+A call is driven (by a :class:`Runner`) for as long as anybody waits for it, or the client keeps it for the
 handles that it gave out. There are two ways to use an engine:
 
 - *entered*, by :class:`TasksClient`: the journal stays open, and work may go on when its caller has gone,
@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import anyio
 
@@ -27,19 +27,21 @@ from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..policy import PollPolicy
 from .call_store import CallStore
-from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
 from .live_call import LiveCall
 from .record_maker import check_application
-from .runner import Runner
 from .tool_result import OutputSchema, check_output_schema
 
-__all__ = ["Engine", "HandleOf"]
+__all__ = ["Engine", "HandleOf", "OnAbandon"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 HandleOf: TypeAlias = Callable[[Any, LiveCall], Any]
 """Makes the handle that errors carry, of an :class:`Endpoint` and a call. Handles are made above."""
+
+
+OnAbandon: TypeAlias = Literal["detach", "cancel"]
+"""Whether the task of a call that nobody waits for any more goes on, or is cancelled."""
 
 
 class Engine:
@@ -72,7 +74,8 @@ class Engine:
         application: str | None = None,
         environment: Environment | None = None,
     ) -> None:
-        check_on_abandon(on_abandon)
+        if on_abandon not in ("detach", "cancel"):
+            raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
         check_output_schema(output_schema)
         check_application(application)
         self.journal = GuardedJournal(journal)
@@ -141,78 +144,21 @@ class Engine:
         if not self._entered:
             self.journal.aclose_soon()
 
-    async def _prune_now_and_then(self) -> None:
+    async def prune_now_and_then(self) -> None:
         """Forget what is old, if it is time."""
-        if self.store.begin_prune():
-            await self.store.prune_old()
+        if self.store.owning.lease.begin_prune():
+            await self.store.ends.prune_old()
 
-    # ── driving ───────────────────────────────────────────────────────────────────────────────
+    def check_open(self) -> None:
+        """Refuse to begin anything after the end.
 
-    def drive(self, call: LiveCall, runner: Runner) -> None:
-        """See to it that a call is driven: by the runner, unless another one does already."""
-        if call.record.finished or (call.error is not None and not call.error_told):
-            return  # what parked the call while nobody listened is told first
-        if call.error is not None:
-            call.error = None
-            if call.driver is not None:
-                call.driver.cancel()  # it is still leaving what the call parked in, and begins anew
-        if call.attempt is not None:
-            call.attempt.wait_on()
-        if call.driver is None:
-            call.driver = self.tasks.start(partial(self._run, call, runner), partial(self._note_end, call))
-            self.store.note_driver(call)
-
-    def stop(self, call: LiveCall) -> None:
-        """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""
-        if call.attempt is not None:
-            call.attempt.cut(self.policy.call_grace_s)
-        if call.driver is not None:
-            call.driver.cancel()
-
-    async def wait_for_stop(self, call: LiveCall, runner: Runner) -> None:
-        """Return when nobody drives a call, or somebody wants it again."""
-        while call.driver is not None and not call.wanted:
-            await call.change()
-        if not call.wanted and call.ours and not call.over:
-            # The event loop ended before the driver began, which would have committed and released the call.
-            async with self.using_journal():
-                await runner.release(call)
-
-    async def _run(self, call: LiveCall, runner: Runner) -> None:
-        driver = call.driver
-        assert driver is not None
-        try:
-            with anyio.CancelScope(shield=True):  # a task ID is committed, though its caller has gone
-                await self.open_journal()
-            try:
-                await runner.drive(call)
-                with anyio.CancelScope(shield=True):  # the caller may have gone
-                    await self._prune_now_and_then()
-            finally:
-                self.leave_journal()
-        except JournalError as error:
-            call.park(error)
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:  # of the host's own code: SystemExit, for one
-            crash = TasksClientError(
-                f"{error!r} was raised while the call was driven. Mend that; resume() it."
+        Raises:
+            TasksClientError: The client is closed.
+        """
+        if self.closed:
+            raise TasksClientError(
+                "The client is closed. Open one again and attach the handle's reference, or resume()."
             )
-            crash.__cause__ = error
-            call.park(crash)
-            raise
-        finally:
-            self._note_end(call, driver)
-            call.in_background = call.in_background and not call.over and not self._closed
-            if call.in_background:
-                self.drive(call, runner)  # for a handle that was given out while it was being stopped
-
-    def _note_end(self, call: LiveCall, driver: anyio.CancelScope) -> None:
-        if call.driver is driver:
-            call.driver = None
-            self.store.note_driver(call)
-            call.publish()
-            self.store.ring(call)
 
     # ── what outlasts its caller ──────────────────────────────────────────────────────────────
 
@@ -250,7 +196,7 @@ class Engine:
             if self.in_background:  # the block is not entered, so that nobody else would close the journal
                 await run_to_its_end(self.journal.aclose)
             raise
-        self.tasks.start(self._prune_now_and_then)
+        self.tasks.start(self.prune_now_and_then)
         return self
 
     async def _enter(self) -> None:
@@ -275,11 +221,12 @@ class Engine:
         self._closed = True
         if "store" not in self.__dict__ and not self._entered:
             return  # there never was a call
-        self.store.ring(None)
-        for call in list(self.store.live.values()):
-            if call.driver is not None or (call.waiters and not call.over):  # whose driver has crashed
+        self.store.registry.ring(None)
+        for call in list(self.store.registry.live.values()):
+            if call.is_driven or (call.audience.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. A task goes on; resume() it."))
-                self.stop(call)
+            if call.drive is not None:
+                call.drive.stop(self.policy.call_grace_s)
         for scope in self._outlasting:
             scope.deadline = anyio.current_time() + self.policy.cancel_timeout_s
         self.tasks.cancel()

@@ -9,7 +9,6 @@ import anyio
 
 from ..aio.uncut import run_to_its_end
 from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
-from ..machine.actions import SendCall
 from ..machine.events import CallAgain, CallLost, CallRefused
 from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering, OutcomeUnknown, State
@@ -64,21 +63,19 @@ class Idempotency:
             arguments_digest=digest(tool_call.arguments),
             idempotency_key=key,
         )
-        call = self._store.new_call(record, tool_call)
-        call.next_send = SendCall()
-        # Added first: a caller that finds the record in the journal must find the live call here.
-        self._store.add(call)
+        # Known here first: a caller that finds the record in the journal must find the live call.
+        call = self._store.owning.new_call(record, tool_call)
         if key is None:
             return call
         try:
             standing = await self._store.owning.claim(call)
         except BaseException:
             if call.journaled:  # the caller is gone, and nothing was sent
-                await run_to_its_end(self._store.apply, call, CallRefused())
+                await run_to_its_end(self._store.steps.apply, call, CallRefused())
             raise
         if standing.record_id == record.record_id:
             return call
-        joined = self._store.live_of(standing)
+        joined = self._store.registry.live_of(standing)
         try:
             return await run_to_its_end(self._join, joined, standing, tool_call, on_unknown)
         except anyio.get_cancelled_exc_class():
@@ -96,7 +93,7 @@ class Idempotency:
         check_record_id(record_id)
         found = await self._store.journal.by_id(record_id)
         # Looked at last, so that of two callers the second one finds the call of the first.
-        live = self._store.live.get(record_id)
+        live = self._store.registry.live.get(record_id)
         taken = found if live is None else live.record
         if taken is None:
             return record_id
@@ -107,11 +104,11 @@ class Idempotency:
     async def _give_up(self, call: LiveCall) -> None:
         """Leave the outcome unknown of a call that was to be sent again, and that nobody drives."""
         state = call.record.state
-        if isinstance(state, Calling) and state.again and call.next_send is not None and call.driver is None:
-            call.next_send = None
+        if isinstance(state, Calling) and state.again and call.next_send is not None and not call.is_driven:
+            self._store.steps.drop_send(call)
             with suppress(JournalError):  # it is then unknown when this client has closed
-                await self._store.apply(call, CallRefused())
-                await self._store.release_unfinished(call)
+                await self._store.steps.apply(call, CallRefused())
+                await self._store.owning.release_unfinished(call)
 
     async def _join(
         self, call: LiveCall, standing: TaskRecord, tool_call: ToolCall, on_unknown: OnUnknown
@@ -121,7 +118,7 @@ class Idempotency:
         Raises:
             IdempotencyConflictError: It is another tool's, or has other arguments.
         """
-        async with self._store.joining:  # one at a time, so that one of them decides
+        async with self._store.registry.joining:  # one at a time, so that one of them decides
             if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
                 what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
                 raise IdempotencyConflictError(
@@ -129,15 +126,15 @@ class Idempotency:
                     "a key of its own for each different call."
                 )
             if call.tool_call is None:
-                call.tool_call = tool_call
+                self._store.steps.give_arguments(call, tool_call)
                 if isinstance(call.record.state, Gathering):
-                    call.error = None  # its arguments are what it was parked for
-            state, is_driven = call.record.state, call.attempt is not None or call.driver is not None
+                    call.excuse()  # its arguments are what it was parked for
+            state, is_driven = call.record.state, call.is_driven
             is_sent_soon = isinstance(state, Calling) and call.next_send is not None
             in_doubt = isinstance(state, Calling | OutcomeUnknown) or _was_lost_before(state)
             unsure = in_doubt and not (is_driven or is_sent_soon)
             if unsure and not call.journaled and not call.uncommitted:
-                self._store.learn(call, standing)
+                self._store.owning.learn(call, standing)
             if unsure and not call.uncommitted and await self._store.owning.take(call):
                 await self._decide(call, on_unknown)
             return call
@@ -145,22 +142,21 @@ class Idempotency:
     async def _decide(self, call: LiveCall, on_unknown: OnUnknown) -> None:
         """Decide about a call that may have been sent, and whose reply nobody has."""
         if isinstance(call.record.state, Calling):
-            await self._store.apply(call, CallLost())
+            await self._store.steps.apply(call, CallLost())
         if not (isinstance(call.record.state, OutcomeUnknown) or _was_lost_before(call.record.state)):
             return  # another client has brought it further
         if on_unknown == "raise":
-            await self._store.release_unfinished(call)
+            await self._store.owning.release_unfinished(call)
             raise OutcomeUnknownError(
                 f"An earlier call of {call.record.tool!r} under this key may have been sent, and nobody has "
                 'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
                 record=call.record,
             )
         if isinstance(call.record.state, Gathering):
-            call.error = None
+            call.excuse()
             return  # it goes on where it stands
-        (send,) = await self._store.apply(call, CallAgain())
-        assert isinstance(send, SendCall)
-        call.error, call.next_send = None, send
+        await self._store.steps.apply(call, CallAgain())
+        call.excuse()
 
 
 def _was_lost_before(state: State) -> bool:
@@ -176,6 +172,6 @@ def check_repeatable(
     It may after an :class:`OvertakenError`. It may after an :class:`OutcomeUnknownError` if this caller
     allows that a call is sent again, and another client had the call meanwhile: that client did not know.
     """
-    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not call.followed):
+    followed = call.drive is not None and call.drive.followed
+    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not followed):
         raise error
-    call.followed = False

@@ -1,7 +1,7 @@
 """Instructions of others in the journal for the calls that are driven here: answers, and wishes to cancel.
 
-The journal is listened to while any call is driven. It rings for the driver of the call, which reads the
-instructions. :class:`Prompts` reads them before each form, since the driver may wait for a reply.
+The journal is listened to while any call is driven. It rings for the driver of the call, which heeds the
+instructions. :class:`Prompts` looks for them before each form, since the driver may wait for a reply.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import json
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
+from itertools import takewhile
 
 from ..aio.clock import Clock
 from ..aio.uncut import weakly_in_loop
+from ..errors import JournalError
 from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
 from ..questions.question import CANCEL, find_instructed
 from .call_store import CallStore
+from .cancellation import Cancellation
 from .live_call import LiveCall
+from .performer import Performer, without_sends
 
 __all__ = ["Instructions"]
 
@@ -26,8 +31,12 @@ __all__ = ["Instructions"]
 class Instructions:
     """The instructions for the calls of one endpoint."""
 
-    def __init__(self, store: CallStore, clock: Clock) -> None:
+    def __init__(
+        self, store: CallStore, performer: Performer, cancellation: Cancellation, clock: Clock
+    ) -> None:
         self._store = store
+        self._performer = performer
+        self._cancellation = cancellation
         self._clock = clock
         self._driven: dict[str, LiveCall] = {}
         self._stop: Callable[[], object] = lambda: None
@@ -65,19 +74,65 @@ class Instructions:
             if record_id in self._driven:
                 self._driven[record_id].instruct()
 
-    async def read(self, call: LiveCall) -> list[AnswerReady | CancelRequested]:
-        """The instructions that were left for a call until now, as events. A pointless one is forgotten.
+    # ── heeding ───────────────────────────────────────────────────────────────────────────────
+
+    async def catch_up(self, call: LiveCall) -> None:
+        """Take what was left in the journal for a call that is about to be resumed. Nothing is sent.
 
         Raises:
             JournalError: The journal could not be read or written.
             DrivenElsewhereError: Another client has taken the record.
         """
-        call.instructed = False
+        for left in await self._read(call):
+            event = replace(left, held=True) if isinstance(left, AnswerReady) else left
+            await self._performer.perform(call, without_sends(await self._store.steps.apply(call, event)))
+
+    async def look(self, call: LiveCall) -> None:
+        """Do what was left in the journal for a call, also if nobody has told of it yet.
+
+        Raises:
+            TasksClientError: As from :meth:`heed`.
+        """
+        if call.journaled and not call.instructed:
+            with suppress(JournalError):
+                if await self._store.journal.instructions(call.record.record_id):
+                    call.instruct()
+        await self.heed(call)
+
+    async def heed(self, call: LiveCall) -> None:
+        """Do what was left in the journal for a call, as far as is known here.
+
+        Raises:
+            JournalError: The journal could not be read or written.
+            DrivenElsewhereError: Another client has taken the record.
+            SessionError: The server wants to be left alone, and the call to be cancelled is not driven.
+        """
+        if not call.instructed:
+            return
+        events = await self._read(call)
+        answers = [event for event in events if isinstance(event, AnswerReady)]
+        left_before = list(takewhile(lambda event: isinstance(event, AnswerReady), events))
+        if len(left_before) < len(events):
+            # Answers that were left before the wish to cancel go first, since their persons were told so. No
+            # prompt is withdrawn for them, or the next question would be put.
+            for event in left_before:
+                await self._performer.step(call, event)
+            if await self._cancellation.wish(call, by_instruction=True):
+                await self._performer.cancel_and_log(call)
+            answers = answers[len(left_before) :]
+        # Answers to questions that the host is being asked come last: each lets the next question be asked,
+        # whose own answer may be among these.
+        asked = call.prompts
+        for answer in sorted(answers, key=lambda answer: answer.key in asked):
+            await self._performer.take_answer(call, answer)
+
+    async def _read(self, call: LiveCall) -> list[AnswerReady | CancelRequested]:
+        """The instructions that were left for a call until now, as events. A pointless one is forgotten."""
         events = list[AnswerReady | CancelRequested]()
-        for instruction in await self._store.journal.instructions(call.record.record_id):
+        for instruction in await self._store.steps.read_instructions(call):
             event = _read(call.record, instruction, self._clock.time())
             if event is None:
-                await self._store.forget_instruction(call, instruction)
+                await self._store.steps.forget_instruction(call, instruction)
             else:
                 events.append(event)
         return events
@@ -91,5 +146,7 @@ def _read(record: TaskRecord, instruction: Instruction, now: float) -> AnswerRea
         with suppress(ValueError):
             answer = json.loads(instruction.body)
             if isinstance(answer, dict):
-                return AnswerReady(key=asked.key, answer=answer, now=now, refusals=asked.refusals)
+                return AnswerReady(
+                    key=asked.key, answer=answer, now=now, refusals=asked.refusals, by_instruction=True
+                )
     return None

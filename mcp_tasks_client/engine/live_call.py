@@ -1,17 +1,21 @@
-"""One call as it lives in this process: its record, who owns it, who waits for it, what it does next."""
+"""One call as it lives in this process: its entry, its audience, and its driving.
+
+Three rooms write a call, each its own part:
+
+- the store writes the *entry*, which is :class:`LiveCall` itself: the record, its owner, and the request that
+  is to be sent;
+- the callers that wait, and the handles, write its :class:`Audience`;
+- the coroutine that drives the call writes its :class:`Drive`, and with each driving there is a new one.
+"""
 
 from __future__ import annotations
 
-import math
-import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import anyio
 
-from ..aio.clock import Clock
-from ..aio.signal import Signal, make_signal
 from ..errors import CallForgottenError, JournalError, TasksClientError
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
@@ -21,14 +25,14 @@ from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import name_tool
 from ..sessions.base import TaskRef, ToolCall
+from .audience import Audience
 from .call_log import log_park
+from .drive import Asking, Drive
 from .tool_call import ToolCallAttempt
 
 __all__ = [
-    "InHand",
     "LiveCall",
     "Nobody",
-    "OnUpdate",
     "Ours",
     "OvertakenError",
     "Ownership",
@@ -70,26 +74,6 @@ class Nobody:
     ours_until: int | None
 
 
-class InHand:
-    """An empty object that every handle of a call refers to.
-
-    The call refers to it weakly: it lives exactly as long as one of the handles.
-    """
-
-    __slots__ = ("__weakref__",)
-
-
-class Limit(Protocol):
-    """A limit of time of somebody who waits for a call."""
-
-    def adjust(self) -> None:
-        """Have the time count while no question of the call is before the host."""
-
-
-T = TypeVar("T")
-
-OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
-
 Ownership: TypeAlias = Ours | Theirs | Nobody
 
 
@@ -98,99 +82,59 @@ class LiveCall:
 
     Attributes:
         record: All that is known of the call, journaled as far as it has to be.
-        tool_call: The tool and its arguments; ``None`` for a task that was resumed or attached.
         ownership: Whether the record is ours to write, another client's, or nobody's.
         journaled: Whether the journal has the record, as far as is known here.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.
-        next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
-        attempt: The ``tools/call`` that is under way; ``None`` if there is none.
-        asked: The questions that are before the host: the scope of each callback, by the key.
-        limits: Told whenever that changes.
-        asks: Questions that the machine wants asked, and that are not before the host yet.
+        instructed: Whether the journal has instructions for the driver, as far as is known here.
         uncommitted: Events that are not in the journal: those whose commit failed, and the creation of a task
             that begins here. The driver applies them first of all, and the store once more when it closes.
-        due: When the next poll is due, by the monotonic clock.
-        error: Why the call is parked; ``None`` while it is driven, and once it is finished.
-        listeners: Told of each changed snapshot, where its step is taken.
-        error_told: Whether anybody has been told of the error. The next waiter starts the call anew then.
-        instructed: Whether the journal has instructions for the driver, as far as is known here.
-        followed: True if another client has owned the call since ``tools/call`` was last sent here.
-        refreshing: How many callers wait for the next poll.
-        polls: How many polls have ended, with a snapshot or a failure. A look at a record that another
-            client drives counts as well.
-        waiters: How many callers wait for the call.
-        prompts: The scopes of the tasks that ask; ``None`` while nothing puts questions to the host.
-        in_background: Whether the client drives it for handles that it gave out, though nobody waits.
         committing: Held while a step is committed; ``None`` while nothing is.
-        driver: The scope of the coroutine that drives the call; ``None`` while there is none.
+        tool_call: The tool and its arguments, while they may be sent; ``None`` for a task that was resumed or
+            attached.
+        next_send: The ``tools/call`` to send next; ``None`` if there is none to send. It outlives a driving:
+            one that was taken back before it left goes out for the next caller.
+        audience: The callers that wait, and the handles.
+        drive: The driving of the call, also after it has parked; ``None`` while no coroutine drives the call.
     """
 
     __slots__ = (
         "__weakref__",
-        "_alarm",
-        "_changed",
-        "_contexts",
-        "_in_hand",
-        "asked",
-        "asks",
-        "attempt",
+        "audience",
         "committing",
-        "driver",
-        "due",
+        "drive",
         "due_is_exact",
-        "error",
-        "error_told",
-        "followed",
-        "in_background",
         "instructed",
         "journaled",
-        "limits",
-        "listeners",
         "next_send",
         "ownership",
-        "poll_failed",
-        "polls",
-        "prompts",
         "record",
-        "refreshing",
         "tool_call",
         "uncommitted",
-        "waiters",
     )
 
-    def __init__(self, record: TaskRecord, ownership: Ownership, tool_call: ToolCall | None = None) -> None:
+    def __init__(
+        self,
+        record: TaskRecord,
+        ownership: Ownership,
+        *,
+        tool_call: ToolCall | None = None,
+        next_send: SendCall | None = None,
+        uncommitted: tuple[Event, ...] = (),
+    ) -> None:
         self.record = record
-        self.tool_call = tool_call
-        self._contexts: tuple[object, ...] = ()
-        self._in_hand: weakref.ref[InHand] | None = None
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
         self.due_is_exact = isinstance(ownership, Ours)
-        self.next_send: SendCall | None = None
-        self.attempt: ToolCallAttempt | None = None
-        self.asks: tuple[Ask, ...] = ()
-        self.asked: dict[str, anyio.CancelScope] | None = None
-        self.limits: set[Limit] = set()
-        self.prompts: set[anyio.CancelScope] | None = None
-        self.uncommitted: tuple[Event, ...] = ()
-        self.due = math.inf
-        self.error: Exception | None = None
-        self.error_told = False
         self.instructed = False
-        self.followed = False
-        self.polls = 0
-        self.poll_failed: Exception | None = None
-        self.refreshing = 0
-        self.listeners: tuple[OnUpdate, ...] = ()
-        self.waiters = 0
-        self.in_background = False
-        self.driver: anyio.CancelScope | None = None
-        self._alarm: Signal | None = None
-        self._changed: Signal | None = None
+        self.uncommitted = uncommitted
         self.committing: anyio.Lock | None = None
+        self.tool_call = tool_call
+        self.next_send = next_send
+        self.audience = Audience()
+        self.drive: Drive | None = None
 
-    # ── what is known ─────────────────────────────────────────────────────────────────────────
+    # ── what the journal knows ────────────────────────────────────────────────────────────────
 
     @property
     def task(self) -> Task | None:
@@ -206,46 +150,9 @@ class LiveCall:
         return self.record.task_id
 
     @property
-    def context(self) -> object:
-        """The context of the newest caller that waits, or else of the one that made the call. Opaque here."""
-        if self._contexts:
-            return self._contexts[-1]
-        return None if self.tool_call is None else self.tool_call.context
-
-    @property
-    def ref(self) -> TaskRef:
-        """The task as the session needs it for a request."""
-        state = self.record.state
-        assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
-        return TaskRef(state.task.task_id, state.session_data, self.context)
-
-    @property
     def ours(self) -> bool:
         """Whether the journal has us as the owner."""
         return isinstance(self.ownership, Ours)
-
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing to wait for: the call is finished, or parked with an error."""
-        return self.record.finished or self.error is not None
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody waits for the call, or the client drives it for its handles."""
-        return self.waiters > 0 or self.in_background
-
-    @property
-    def looked_after(self) -> bool:
-        """Whether the outcome reaches the host by itself: somebody waits, or has a handle that gets it."""
-        in_hand = self._in_hand is not None and self._in_hand() is not None
-        return self.waiters > 0 or (in_hand and (self.in_background or self.record.finished))
-
-    @property
-    def awaits_person(self) -> bool:
-        """True if a question of the call waits for an answer, and the host's own code is not asked for it."""
-        if self.asks or self.prompts is not None:
-            return False
-        return any(self.is_open(asked.key) for asked in questions_of(self.record.state))
 
     def is_open(self, key: str, refusals: int | None = None) -> bool:
         """Whether a question has no answer yet, and the server still waits for one.
@@ -264,124 +171,139 @@ class LiveCall:
         questions = questions_of(self.record.state)
         return next((q.answer or {} for q in questions if q.key == key and not q.unanswered), None)
 
-    # ── what changes ──────────────────────────────────────────────────────────────────────────
+    # ── who needs it ──────────────────────────────────────────────────────────────────────────
 
-    def take_in_hand(self) -> InHand:
-        """The object that one more handle of the call has to hold on to."""
-        in_hand = None if self._in_hand is None else self._in_hand()
-        if in_hand is None:
-            in_hand = InHand()
-            self._in_hand = weakref.ref(in_hand)
-        return in_hand
+    @property
+    def context(self) -> object:
+        """The context of the newest caller that waits, or else of the one that made the call. Opaque here."""
+        context = self.audience.context
+        return self.tool_call.context if context is None and self.tool_call is not None else context
 
-    def add_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Count one more caller that waits for the call.
+    @property
+    def ref(self) -> TaskRef:
+        """The task as the session needs it for a request."""
+        state = self.record.state
+        assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
+        return TaskRef(state.task.task_id, state.session_data, self.context)
 
-        Args:
-            listeners: Told of each changed snapshot, until :meth:`remove_waiter`.
-            context: Of the caller; ``None`` if it has none. The newest waiter's is used.
-        """
-        self.waiters += 1
-        self.listeners = (*self.listeners, *listeners)
-        if context is not None:
-            self._contexts = (*self._contexts, context)
+    @property
+    def error(self) -> Exception | None:
+        """Why the call is parked; ``None`` while it is driven, and once it is finished."""
+        return None if self.drive is None else self.drive.error
 
-    def remove_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Count one caller less. Takes what :meth:`add_waiter` was given."""
-        self.waiters -= 1
-        # Each once, since two waiters may have given the same.
-        self.listeners = _without(self.listeners, listeners)
-        if context is not None:
-            self._contexts = _without(self._contexts, (context,))
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: the call is finished, or parked with an error."""
+        return self.record.finished or self.error is not None
 
-    def publish(self) -> None:
-        """Wake everybody who waits for a change."""
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
+    @property
+    def error_told(self) -> bool:
+        """True if a caller was told why the call is parked. The next caller has the call driven anew."""
+        return self.audience.told is self.error
 
-    def change(self) -> Awaitable[object]:
-        """Wait for the next change."""
-        if self._changed is None:
-            self._changed = make_signal()
-        return self._changed.wait()
+    @property
+    def drivable(self) -> bool:
+        """Whether there is anything to drive. A parked call is driven anew once a caller was told why."""
+        return not self.record.finished and (self.error is None or self.error_told)
 
-    def count_poll(self, failed: Exception | None = None) -> None:
-        """Count a poll that has ended, or failed with this error.
+    @property
+    def is_driven(self) -> bool:
+        """True while a coroutine drives the call, or is about to."""
+        return self.drive is not None and (self.drive.error is None or self.drive.scope is not None)
 
-        Only the callers that wait for just that are woken.
-        """
-        self.polls += 1
-        self.poll_failed = failed
-        if self.refreshing:
-            self.publish()
+    @property
+    def attempt(self) -> ToolCallAttempt | None:
+        """The ``tools/call`` that is under way; ``None`` if there is none."""
+        return None if self.drive is None else self.drive.attempt
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a caller waits for the call, or the client drives it for its handles."""
+        return self.audience.waiters > 0 or self.audience.in_background
+
+    @property
+    def looked_after(self) -> bool:
+        """Whether the outcome reaches the host by itself: a caller waits, or has a handle that gets it."""
+        audience = self.audience
+        in_hand = audience.has_handle and (audience.in_background or self.record.finished)
+        return audience.waiters > 0 or in_hand
+
+    @property
+    def prompts(self) -> Mapping[str, anyio.CancelScope]:
+        """The questions of the call that are before the host: the scope of each callback, by the key."""
+        return {} if self.drive is None or self.drive.asking is None else self.drive.asking.prompts
+
+    @property
+    def awaits_person(self) -> bool:
+        """True if a question of the call waits for an answer, and the host's own code is not asked for it."""
+        if self.drive is not None and (self.drive.asks or self.drive.asking is not None):
+            return False
+        return any(self.is_open(asked.key) for asked in questions_of(self.record.state))
+
+    # ── what is told ──────────────────────────────────────────────────────────────────────────
 
     def park(self, error: Exception) -> None:
         """Stop driving, for a reason that every waiting caller has to hear. The task lives on."""
         log_park(self.record, error)
-        self.error, self.error_told = error, False
-        self.stop_asking()
-        self.ring()
-        self.publish()
+        if self.drive is None:
+            self.drive = Drive()
+        self.drive.park(error)
+        self.audience.publish()
 
-    def begin_asking(self, key: str, prompt: anyio.CancelScope) -> None:
-        """Note that a question is before the host."""
-        self.asked = {**(self.asked or {}), key: prompt}
-        for limit in self.limits:
-            limit.adjust()
-
-    def end_asking(self, prompt: anyio.CancelScope) -> None:
-        """Note that a question is before the host no longer."""
-        self.asked = {key: other for key, other in (self.asked or {}).items() if other is not prompt} or None
-        for limit in self.limits:
-            limit.adjust()
-
-    def stop_asking(self) -> None:
-        """Withdraw the questions that are before the host, and those that wait for their turn."""
-        self.asks = ()
-        for prompt in self.prompts or ():
-            prompt.cancel()
-
-    def withdraw(self, key: str) -> None:
-        """Withdraw one question that is before the host: it was answered elsewhere."""
-        if self.asked and key in self.asked:
-            self.asked[key].cancel()
-
-    # ── when it goes on ───────────────────────────────────────────────────────────────────────
-
-    def set_due(self, at: float) -> None:
-        """Make the next poll due, by the monotonic clock."""
-        sooner = at < self.due
-        self.due = at
-        if sooner:
-            self.ring()
-
-    def ring(self) -> None:
-        """Have the coroutine that drives the call look up from its waiting."""
-        if self._alarm is not None:
-            self._alarm.set()
+    def excuse(self) -> None:
+        """Have the next caller drive the call anew, though it is parked."""
+        self.audience.told = self.error
 
     def instruct(self) -> None:
         """Have the driver read the instructions that the journal has for it."""
         self.instructed = True
         self.ring()
 
-    async def wait_until_due(self, clock: Clock) -> bool:
-        """Wait until the next poll is due, or something else needs the driver. Returns whether it is due."""
-        if self.instructed:
-            return False
-        left_s = self.due - clock.monotonic()
-        if left_s <= 0:
-            return True
-        await self.wait_for_ring(clock, left_s if left_s < math.inf else None)
-        return self.due <= clock.monotonic()
+    def hear(self) -> bool:
+        """Whether the journal has instructions, as far as was known here until now. It is known no longer."""
+        was_instructed, self.instructed = self.instructed, False
+        return was_instructed
 
-    async def wait_for_ring(self, clock: Clock, timeout_s: float | None) -> None:
-        """Wait until somebody rings, or the seconds have passed. With instructions there is no wait."""
-        if not self.instructed:
-            self._alarm = make_signal()
-            await clock.wait(self._alarm, timeout_s)
-            self._alarm = None
+    def ring(self) -> None:
+        """Have the coroutine that drives the call look up from its waiting."""
+        if self.drive is not None:
+            self.drive.ring()
+
+    def set_due(self, at: float) -> None:
+        """Make the next poll due, by the monotonic clock. A call that is not driven has no next poll."""
+        if self.drive is not None:
+            self.drive.set_due(at)
+
+    def put_aside(self, ask: Ask) -> None:
+        """Have the driver put a question to the host. A call that is resumed asks anew."""
+        if self.drive is not None:
+            self.drive.asks = (*self.drive.asks, ask)
+            self.drive.ring()
+
+    def stop_asking(self) -> None:
+        """Withdraw the questions that are before the host, and those that wait for their turn."""
+        if self.drive is not None:
+            self.drive.stop_asking()
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw one question that is before the host: it was answered elsewhere."""
+        if self.drive is not None and self.drive.asking is not None:
+            self.drive.asking.withdraw(key)
+
+    def begin_asking(self, asking: Asking, key: str, prompt: anyio.CancelScope) -> None:
+        """Note that a question is before the host."""
+        asking.prompts[key] = prompt
+        self._adjust_limits()
+
+    def end_asking(self, asking: Asking, key: str, prompt: anyio.CancelScope) -> None:
+        """Note that a question is before the host no longer."""
+        if asking.prompts.get(key) is prompt:  # else it was put anew
+            del asking.prompts[key]
+        self._adjust_limits()
+
+    def _adjust_limits(self) -> None:
+        for limit in self.audience.limits:
+            limit.adjust()
 
     def __repr__(self) -> str:
         return f"LiveCall({self.record!r})"
@@ -401,13 +323,6 @@ class Turn:
         self._lock.release()
         if not self._lock.locked():  # else it has been handed to the next step
             self._call.committing = None
-
-
-def _without(present: tuple[T, ...], leaving: Sequence[T]) -> tuple[T, ...]:
-    left = list(present)
-    for one in leaving:
-        left.remove(one)
-    return tuple(left)
 
 
 class OvertakenError(TasksClientError):

@@ -14,14 +14,14 @@ from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar, get_args
 from ..machine.events import AnswerUnavailable, CancelRejected, Event, ObservationRefused, PollCut
 from ..machine.record import TaskRecord
 
-__all__ = ["DRIVE", "POINTS", "ObservedSteps", "Observer", "Point", "commit_of"]
+__all__ = ["DRIVE", "LINE", "POINTS", "ObservedSteps", "Observer", "Point", "commit_of"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Point: TypeAlias = str
-"""``"commit: …"`` with the name of an event or of a journal operation; ``"send: …"`` with a method; or
-:data:`DRIVE`."""
+"""``"commit: …"`` with the name of an event or of a journal operation; ``"send: …"`` with a method;
+:data:`DRIVE`; or :data:`LINE`."""
 
 
 def commit_of(event: type[Event]) -> Point:
@@ -46,6 +46,10 @@ GET: Final = "send: tasks/get"
 UPDATE: Final = "send: tasks/update"
 CANCEL: Final = "send: tasks/cancel"
 ASK: Final = "send: a question to the host"
+
+LINE: Final = "call"
+"""The line of a host that makes a call: from its begin until the call has ended, or the line waits no longer.
+Of ``start_tool`` it lasts until there is a task."""
 
 DRIVE: Final = "drive"
 """All that is done about a call while it is driven here: until it has ended, parks, or nobody waits for it.
@@ -93,9 +97,11 @@ class Observer:
 
 
 class HasRecord(Protocol):
-    """A live call."""
+    """A live call, or a line of a host that makes one."""
 
-    record: TaskRecord
+    @property
+    def record(self) -> TaskRecord | None:
+        """The record, once there is one."""
 
 
 class ObservedSteps:

@@ -17,28 +17,43 @@ is renewed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+import anyio.lowlevel
+
 from ..aio.loops import Loops
 from ..aio.uncut import run_to_its_end
-from ..errors import DrivenElsewhereError, JournalCodecError, JournalCorruptError, JournalError
+from ..errors import (
+    DrivenElsewhereError,
+    InputUnansweredError,
+    JournalCodecError,
+    JournalCorruptError,
+    JournalError,
+)
 from ..journal.base import LEFT, Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import events as ev
+from ..machine.actions import SendCall
 from ..machine.record import Scope, TaskRecord
-from ..machine.states import Calling, Gathering
+from ..machine.states import Calling, Finished, Gathering
 from ..policy import growing_delay
+from ..questions.question import open_questions
+from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_doubt
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, Turn, forgotten, overtaken
 from .process_lease import ProcessLease
+from .registry import BATCH, Registry
 
 __all__ = ["REPLIES", "Owning"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 REPLIES: Final = (ev.CallFailed, ev.CallLost, ev.CallRefused, ev.CallReturned, ev.InputAsked, ev.TaskCreated)
 """The replies to ``tools/call``."""
@@ -65,12 +80,14 @@ class Owning:
         loops: The event loops that the client runs in.
     """
 
-    def __init__(self, journal: GuardedJournal, environment: Environment) -> None:
+    def __init__(self, journal: GuardedJournal, registry: Registry, environment: Environment) -> None:
         self._journal = journal
+        self._registry = registry
         self._clock = environment.clock
         self._observed = observer.ObservedSteps(environment.observer)
         self._environment = environment
         self._former: set[str] = set()  # names that the client had in earlier tenures
+        self._has_left = False
         self.loops = Loops()
         self._join()
 
@@ -117,7 +134,7 @@ class Owning:
             except JournalError as error:
                 if self.lease.is_watched:  # else the other processes of this machine see that this one lives
                     failures += 1
-                    call.count_poll(error)
+                    call.audience.count_poll(error)
                     if failures == 1:
                         log_doubt(call.record, error)
                     await self._clock.sleep(growing_delay(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S))
@@ -236,6 +253,19 @@ class Owning:
 
     # ── taking and releasing ──────────────────────────────────────────────────────────────────
 
+    def new_call(
+        self, record: TaskRecord, tool_call: ToolCall | None = None, first: ev.TaskCreated | None = None
+    ) -> LiveCall:
+        """A live call of this client that no journal has yet.
+
+        It begins with a ``tools/call`` that is to be sent, or with a task, which is committed before anything
+        else is done about it.
+        """
+        ours = Ours(0, self.lease.tenure)
+        if first is not None:
+            return self._registry.add(LiveCall(record, ours, uncommitted=(first,)))
+        return self._registry.add(LiveCall(record, ours, tool_call=tool_call, next_send=SendCall()))
+
     async def claim(self, call: LiveCall) -> TaskRecord:
         """Journal the intent of a keyed call, or find the call that the key stands for.
 
@@ -299,9 +329,13 @@ class Owning:
         gone = await self.lease.gone(self._journal, taken.record.owner)
         return await self._journal.take(record_id, self.owner, gone) if gone else taken
 
-    async def take_free(
-        self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
-    ) -> tuple[Sequence[Taken], int]:
+    async def take_pending(
+        self,
+        scope: Scope,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
+    ) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
 
         Args:
@@ -311,8 +345,29 @@ class Owning:
             leave: The ``record_id`` of records that are left alone.
 
         Returns:
-            All such records that this client owns, oldest first, and the tenure for :meth:`note_free`.
+            The calls of all such records that this client owns, oldest first.
         """
+        return await run_to_its_end(self._take_pending, scope, application, limit, leave)
+
+    async def _take_pending(
+        self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
+    ) -> Sequence[LiveCall]:
+        taken, tenure = await self._take_free(scope, application, limit, leave)
+        if self._has_left:  # meanwhile: nobody here would drive them, and this process may live on
+            await self.leave()
+            return []
+        calls = []
+        for number, one in enumerate(taken, 1):
+            if number % BATCH == 0:
+                await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+            call = self._registry.live_of(one.record)
+            await self._note_free(call, one, tenure)
+            calls.append(call)
+        return calls
+
+    async def _take_free(
+        self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
+    ) -> tuple[Sequence[Taken], int]:
         while True:
             await self.enrol()
             tenure = self.lease.tenure
@@ -348,7 +403,7 @@ class Owning:
         takeable = await self._gone() | {*self.lease.owners}
         return await self._journal.principals(endpoint, takeable, application=application)
 
-    async def note_free(self, call: LiveCall, taken: Taken, tenure: int) -> None:
+    async def _note_free(self, call: LiveCall, taken: Taken, tenure: int) -> None:
         """Note that this client owns a record, unless more is known of it here.
 
         A call that was being released just then is taken by itself, when it is driven again.
@@ -378,8 +433,38 @@ class Owning:
             call.next_send = None  # it was to be sent as things stood before
         call.ownership, call.journaled = Ours(record.fence, tenure), True
 
-    async def release(self, call: LiveCall, *, to_process: bool = False) -> bool:
-        """Give up ownership in the journal, with the state of the call. Not cut in two.
+    async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
+        """Release a call that has no driver here, unless it is about to be sent, or is finished.
+
+        An outcome stays ours until it is delivered.
+        """
+        if not isinstance(call.record.state, Calling | Finished):
+            await self.release(call, to_process=to_process)
+
+    async def release(self, call: LiveCall, *, to_process: bool = False) -> None:
+        """Give up ownership, so that another client can take the record. Logged if it cannot be written.
+
+        Does nothing while replies or answers are uncommitted, since others would go on without them. A call
+        that was taken back has no record, and gets none by this.
+
+        ``to_process`` leaves the record to the clients of this process, for as long as this store is open and
+        the process lives.
+        """
+        was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
+        if call.ours and not call.uncommitted and not was_taken_back:
+            await run_to_its_end(self._release, call, to_process)
+
+    async def _release(self, call: LiveCall, to_process: bool) -> None:
+        try:
+            if await self._give_up(call, to_process):
+                self._registry.note_saved(call)
+        except JournalError as error:
+            # Its state may not be in the journal either, if its last commit was cut. close() tries again.
+            self._registry.note_unsaved(call)
+            logger.warning("%r could not be released: %s", call.record, error)
+
+    async def _give_up(self, call: LiveCall, to_process: bool) -> bool:
+        """Give up ownership in the journal, with the state of the call.
 
         Returns:
             Whether the record was ours.
@@ -403,6 +488,41 @@ class Owning:
                 raise
             return True
 
+    @staticmethod
+    def learn(call: LiveCall, record: TaskRecord) -> None:
+        """Take over the journal's record of a call that was refused here, and whose record was removed.
+
+        Another client may have owned the record before it was removed, a journal that was set back may have
+        it again, or it was read before its removal. :meth:`take` finds out whether it is there.
+        """
+        call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
+
+    async def look_again(self, call: LiveCall) -> bool:
+        """Look whether what parked a call, and nobody was told yet, still holds.
+
+        Another client may have ended the call, whose end is then known here, or somebody has answered.
+
+        Returns:
+            Whether it was answered, so that the call can be begun anew.
+        """
+        parked = call.error
+        if parked is None or call.error_told or call.ours:
+            return False
+        with suppress(JournalError):  # then what parked the call is told
+            record = await self._journal.by_id(call.record.record_id)
+            left = {one.name for one in await self._journal.instructions(call.record.record_id)}
+            if call.ours or call.error is not parked:
+                return False
+            if record is not None and record.finished:
+                call.record, call.ownership = record, Nobody(ours_until=None)
+            elif isinstance(parked, InputUnansweredError):
+                asked = {one.question_id for one in open_questions(call.record, None)}
+                still_open = {one.question_id for one in open_questions(record or call.record, None, left)}
+                if asked and still_open.isdisjoint(asked):
+                    call.excuse()
+                    return True
+        return False
+
     async def is_driven(self, record: TaskRecord) -> bool:
         """Whether the owner of a record lives. An owner in this process lives while its client is open.
 
@@ -418,6 +538,7 @@ class Owning:
         Raises:
             JournalError: The journal could not be written.
         """
+        self._has_left = True
         was_enrolled = self.lease.is_stored
         names = [name for owner in (*self._former, self.owner) for name in self.lease.leave(owner)]
         if was_enrolled:  # else no name is in the journal, which an inbox may have no right to write

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import id_in
 from ..protocol.task import Task
-from .live_call import OnUpdate
+from .audience import OnUpdate
 
 __all__ = ["Progress", "ProgressByToken", "ProgressCallback", "tell_progress"]
 

@@ -19,9 +19,14 @@ from ..aio.uncut import is_being_cancelled
 from ..errors import DrivenElsewhereError
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
+from ..questions.question import Question, asked_under, question_id
+from .answering import Answering
 from .call_log import log_late_answer, log_left
+from .drive import Asking
+from .instructions import Instructions
 from .live_call import LiveCall
 from .owning import Owning
+from .performer import Performer
 from .requests import Requests
 
 __all__ = ["Prompts"]
@@ -30,25 +35,26 @@ _ELICITATION: Final = "elicitation/create"
 
 
 class Prompts:
-    """A task group for the questions of one call. Leaving it waits for those that are before the host.
-
-    ``step`` takes the step of an answer, and does what follows from it. ``look`` does what others have left
-    in the journal for the call.
-    """
+    """A task group for the questions of one call. Leaving it waits for those that are before the host."""
 
     def __init__(
         self,
         call: LiveCall,
         requests: Requests,
         owning: Owning,
-        step: Callable[[LiveCall, Event], Awaitable[None]],
-        look: Callable[[LiveCall], Awaitable[None]],
+        performer: Performer,
+        instructions: Instructions,
+        answering: Answering,
     ) -> None:
+        assert call.drive is not None, "the questions of a call are put while it is driven"
         self._call = call
+        self._drive = call.drive
         self._requests = requests
-        self._step = step
         self._owning = owning
-        self._look = look
+        self._performer = performer
+        self._instructions = instructions
+        self._answering = answering
+        self._asking = Asking()
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
@@ -58,7 +64,7 @@ class Prompts:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._call.prompts = set()
+        self._drive.asking = self._asking
         return self
 
     async def __aexit__(
@@ -73,7 +79,7 @@ class Prompts:
             # Without the block's own exception, which would come back wrapped in a group.
             await self._tasks.__aexit__(None, None, None)
         finally:
-            self._call.prompts = None
+            self._drive.asking = None
 
     @property
     def active(self) -> bool:
@@ -95,9 +101,7 @@ class Prompts:
         async def run() -> None:
             # A scope of its own, so that a question can be withdrawn while the call goes on.
             with anyio.CancelScope() as scope:
-                prompts = self._call.prompts
-                assert prompts is not None
-                prompts.add(scope)
+                self._asking.scopes.add(scope)
                 try:
                     await work(*args)
                 except DrivenElsewhereError:
@@ -105,7 +109,7 @@ class Prompts:
                 except Exception as error:
                     self._call.park(error)
                 finally:
-                    prompts.discard(scope)
+                    self._asking.scopes.discard(scope)
                     self._running -= 1
 
         self._running += 1
@@ -131,7 +135,7 @@ class Prompts:
             try:
                 event: Event | None = None
                 with prompt, self._withdrawing_in_doubt(prompt):
-                    event = await self._requests.ask(call, ask)
+                    event = await self._requests.ask(call, ask, self._question_of(ask))
                 if (prompt.cancel_called or is_being_cancelled()) and not _is_an_answer(event):
                     continue  # it was answered elsewhere, or the lease was not renewed in time
                 if event is None:
@@ -139,18 +143,18 @@ class Prompts:
                     return
                 if isinstance(event, AnswerReady):
                     # No checkpoint between the return of the callback and the commit of the answer.
-                    await self._step(call, event)
+                    await self._performer.step(call, event)
                     if call.answer_to(ask.key) not in (None, event.answer):
                         log_late_answer(call.record)
                     return
                 break
             finally:
-                self._end_work(prompt)
+                self._end_work(ask.key, prompt)
         # The call parks for want of an answer. A person with another question may finish that first.
         self._parks = True
-        if call.asked:
+        if self._asking.prompts:
             await self._rests.wait()
-        await self._step(call, event)
+        await self._performer.step(call, event)
         self._parks = call.error is not None
         if not self._parks:
             self.put(())  # the server has withdrawn that question, and others wait for their turn
@@ -160,14 +164,14 @@ class Prompts:
         call = self._call
         while True:
             await self._owning.wait_until_sure(call)
-            await self._look(call)
+            await self._instructions.look(call)
             if call.over or is_being_cancelled():
                 return False  # an instruction has parked the call, or cancelled it
             if not call.is_open(ask.key, ask.refusals):
                 # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                 if call.answer_to(ask.key) is None:
                     withdrawn = AnswerUnavailable(key=ask.key, why="withdrawn", refusals=ask.refusals)
-                    await self._step(call, withdrawn)
+                    await self._performer.step(call, withdrawn)
                 return False
             if not self._owning.is_in_doubt(call):
                 return True
@@ -192,14 +196,21 @@ class Prompts:
             watching.cancel()
 
     def _begin_work(self, key: str, prompt: anyio.CancelScope) -> None:
-        if not self._call.asked:
+        if not self._asking.prompts:
             self._rests = anyio.Event()
-        self._call.begin_asking(key, prompt)
+        self._call.begin_asking(self._asking, key, prompt)
 
-    def _end_work(self, prompt: anyio.CancelScope) -> None:
-        self._call.end_asking(prompt)
-        if not self._call.asked:
+    def _end_work(self, key: str, prompt: anyio.CancelScope) -> None:
+        self._call.end_asking(self._asking, key, prompt)
+        if not self._asking.prompts:
             self._rests.set()
+
+    def _question_of(self, ask: Ask) -> Question | None:
+        """The question as the callback of the host sees it, which another process may answer meanwhile."""
+        record = self._call.record
+        asked = asked_under(record, ask.key)
+        name = None if asked is None else question_id(record.record_id, asked)
+        return next((q for q in self._answering.open_questions(record) if q.question_id == name), None)
 
 
 def _is_an_answer(event: Event | None) -> bool:

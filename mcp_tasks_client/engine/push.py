@@ -7,7 +7,7 @@ server that goes silent costs nothing but latency.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -17,10 +17,10 @@ import anyio
 from ..aio.own_task import OwnTasks
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, SessionError
-from ..machine.events import Event
 from ..machine.states import Observing
 from ..sessions.base import Snapshot, TaskRef
 from .live_call import LiveCall
+from .performer import Performer
 from .requests import Requests
 
 __all__ = ["Push"]
@@ -35,19 +35,13 @@ class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
     The session is heard in a task of its own. In the task of a call it would be cut when that call ends, and
-    a server may say only once what it says just then. ``step`` takes the step of a snapshot, and does what
-    follows from it.
+    a server may say only once what it says just then.
     """
 
-    def __init__(
-        self,
-        requests: Requests,
-        tasks: OwnTasks,
-        step: Callable[[LiveCall, Event], Awaitable[None]],
-    ) -> None:
+    def __init__(self, requests: Requests, tasks: OwnTasks, performer: Performer) -> None:
         self._requests = requests
         self._tasks = tasks
-        self._step = step
+        self._performer = performer
         self._users = 0
         self._hearing: anyio.CancelScope | None = None
         self._heard = anyio.Lock()  # a new hearing waits until the one before has ended
@@ -95,7 +89,7 @@ class Push:
         return {
             task_id: call.ref
             for task_id, call in list(self._by_task.items())
-            if call.driver is not None and isinstance(call.record.state, Observing)
+            if call.is_driven and isinstance(call.record.state, Observing)
         }
 
     async def changed(self) -> None:
@@ -107,7 +101,7 @@ class Push:
         """Take a snapshot that came unasked."""
         task_id = snapshot.task.task_id
         call = self._by_task.get(task_id)
-        if call is None or call.driver is None:
+        if call is None or not call.is_driven:
             return  # the next poll tells
         waiting = self._waiting.get(task_id)
         if waiting is None:
@@ -119,8 +113,8 @@ class Push:
     async def _take(self, call: LiveCall, task_id: str) -> None:
         waiting = self._waiting[task_id]
         try:
-            while waiting and call.driver is not None and isinstance(call.record.state, Observing):
-                await self._step(call, self._requests.notify(waiting.pop(0)))
+            while waiting and call.is_driven and isinstance(call.record.state, Observing):
+                await self._performer.step(call, self._requests.notify(waiting.pop(0)))
         except DrivenElsewhereError:
             logger.info("Another client drives the task by now: %r", call.record)
         except Exception as error:

@@ -13,7 +13,7 @@ from .environment import Environment
 from .live_call import LiveCall
 from .record_maker import RecordMaker, check_label
 
-__all__ = ["Recovery", "begin_with_task"]
+__all__ = ["Recovery"]
 
 
 class Recovery:
@@ -41,18 +41,22 @@ class Recovery:
 
         ``limit`` is how many at most. ``leave`` has the ``record_id`` of records that are left alone.
         """
-        with self._store.remembering():
-            pending = await self._store.take_pending(self._scope, self._maker.application, limit, leave)
-        unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
+        with self._store.registry.remembering():
+            pending = await self._store.owning.take_pending(
+                self._scope, self._maker.application, limit, leave
+            )
+        unsaved = [
+            call for call in self._store.registry.unsaved if call not in pending and call.next_send is None
+        ]
         # An outcome that was delivered here a moment ago is no longer pending.
         return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
 
     async def _delivered(self, within_s: float) -> Sequence[LiveCall]:
         since = self._environment.clock.time() - within_s
-        with self._store.remembering():
+        with self._store.registry.remembering():
             records = await self._store.journal.records(self._scope, delivered_since=since)
             ours = (None, self._maker.application)
-            return [self._store.live_of(record) for record in records if record.application in ours]
+            return [self._store.registry.live_of(record) for record in records if record.application in ours]
 
     async def find(self, wanted: str | TaskReference, label: str | None) -> LiveCall:
         """The live call of a task that is known by its ID or reference.
@@ -74,14 +78,14 @@ class Recovery:
                     f"{wanted['principal']!r}; attach it with a client for those"
                 )
             task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
-        with self._store.remembering():
-            if record_id is not None and record_id in self._store.live:
-                return self._store.live[record_id]
+        with self._store.registry.remembering():
+            if record_id is not None and record_id in self._store.registry.live:
+                return self._store.registry.live[record_id]
             known = await self._store.journal.by_task_id(self._scope, task_id) if task_id else None
             if known is None and record_id:
                 known = await self._store.journal.by_id(record_id)
             if known is not None and known.scope == self._scope and (record_id is not None or not known.gone):
-                return self._store.live_of(known)
+                return self._store.registry.live_of(known)
             if task_id:
                 return self._attach(task_id, tool, known, label)
         raise ValueError(
@@ -91,24 +95,28 @@ class Recovery:
 
     async def find_record(self, record_id: str) -> LiveCall | None:
         """The live call of a record; ``None`` if there is none of that ID, or it is another scope's."""
-        with self._store.remembering():
+        with self._store.registry.remembering():
             record = await self._store.journal.by_id(record_id)
-            return None if record is None or record.scope != self._scope else self._store.live_of(record)
+            return (
+                None
+                if record is None or record.scope != self._scope
+                else self._store.registry.live_of(record)
+            )
 
     def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None, label: str | None) -> LiveCall:
         # The same for all who attach it at the same time, so that one of them gets to drive it.
         name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
         record_id = digest(name)[:32]
-        known = self._store.live.get(record_id)
+        known = self._store.registry.live.get(record_id)
         if known is not None and not known.record.gone:
             return known
-        self._store.live.pop(record_id, None)  # not found then, and asked for again now
+        self._store.registry.live.pop(record_id, None)  # not found then, and asked for again now
         # No status was ever received, so none is claimed.
         task = Task(task_id=task_id, status=UNKNOWN)
         now = self._environment.clock.time()
         first = TaskCreated(task=task, now=now, jitter=0.0, attached=True)
         record = self._maker.make(tool, now, label=label, record_id=record_id)
-        return begin_with_task(self._store, record, first)
+        return self._store.owning.new_call(record, first=first)
 
 
 def check_wanted(wanted: object) -> None:
@@ -130,10 +138,3 @@ def check_wanted(wanted: object) -> None:
             f"{', '.join(sorted(texts))}. It was given {type(wanted).__name__}"
             + (f" without {', '.join(sorted(texts - set(wanted)))}" if isinstance(wanted, Mapping) else "")
         )
-
-
-def begin_with_task(store: CallStore, record: TaskRecord, first: TaskCreated) -> LiveCall:
-    """A live call that begins with a task, which is committed before anything else is done about it."""
-    call = store.new_call(record)
-    call.uncommitted = (first,)
-    return store.add(call)

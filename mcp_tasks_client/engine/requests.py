@@ -28,14 +28,14 @@ from ..errors import (
 )
 from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
-from ..machine.record import TaskRecord, reference_of
+from ..machine.record import reference_of
 from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
 from ..protocol.text import name_tool, shorten
 from ..questions.answers import NoAnswerError
 from ..questions.callbacks import InputContext, Inputs
-from ..questions.question import Question, TakesAnswers, asked_under, open_questions, question_id
+from ..questions.question import Question
 from ..sessions.base import (
     GATEWAY_STATUSES,
     INVALID_PARAMS,
@@ -70,22 +70,19 @@ _LONGEST_PAUSE_S: Final = 1.0
 class Requests:
     """Sends requests and puts questions, for all calls of one endpoint.
 
-    ``takes`` commits the answers that come later, from elsewhere than a callback. ``owning`` confirms, right
-    before each request, that no other process drives the call.
+    ``owning`` confirms, right before each request, that no other process drives the call.
     """
 
     def __init__(
         self,
         session: Session,
         inputs: Inputs,
-        takes: TakesAnswers,
         owning: Owning,
         environment: Environment,
         application: str | None = None,
     ) -> None:
         self.session = session
         self.inputs = inputs
-        self._takes = takes
         self._owning = owning
         self._application = application
         self._clock = environment.clock
@@ -261,22 +258,20 @@ class Requests:
         await confirm()  # a call that is in doubt takes no slot from others
         return await send(replace(call.ref, before_send=confirm), *args, **kwargs)
 
-    async def ask(self, call: LiveCall, ask: Ask) -> ev.Event | None:
+    async def ask(self, call: LiveCall, ask: Ask, question: Question | None) -> ev.Event | None:
         """Put one question to the host.
 
         Returns:
-            The event; ``None`` if somebody answers the question later.
+            The event; ``None`` if a person answers the question later.
         """
         record = call.record
         log_question(record, str(ask.request.get("method")))
-        asked = asked_under(record, ask.key)
-        name = None if asked is None else question_id(record.record_id, asked)
         context = InputContext(
             tool=record.tool,
             key=ask.key,
             task=record.task,
             label=record.label,
-            question=next((q for q in self.open_questions(record) if q.question_id == name), None),
+            question=question,
             idempotency_key=record.idempotency_key,
             reference=reference_of(record),
             context=call.context,
@@ -288,10 +283,6 @@ class Requests:
                 key=ask.key, why=str(error), cause=error.__cause__, refusals=ask.refusals
             )
         return None if answer is None else self.take_answer(ask.key, answer, ask.refusals)
-
-    def open_questions(self, record: TaskRecord) -> list[Question]:
-        """The questions of a call that wait for an answer."""
-        return list(open_questions(record, self._takes))
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 

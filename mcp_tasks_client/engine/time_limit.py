@@ -51,12 +51,12 @@ class TimeLimit:
         if self._excludes_questions and self.seconds is not None:
             self._leave()
             self._call = call
-            call.limits.add(self)
+            call.audience.add_limit(self)
             self.adjust()
 
     def adjust(self) -> None:
         """Have the time count while no question of the call is before the host."""
-        asks, now = self._call is not None and self._call.asked, anyio.current_time()
+        asks, now = self._call is not None and self._call.prompts, anyio.current_time()
         if not asks and self._left is not None:
             self._scope.deadline, self._left = now + self._left, None
         elif asks and self._left is None:
@@ -64,4 +64,5 @@ class TimeLimit:
 
     def _leave(self) -> None:
         if self._call is not None:
-            self._call.limits.discard(self)
+            self._call.audience.remove_limit(self)
+            self._call = None

@@ -15,11 +15,11 @@ from typing import Final
 
 from mcp_types import INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
-from ..engine.cancellation import OnAbandon
-from ..engine.endpoint import Endpoint
-from ..engine.engine import Engine
+from ..engine.audience import OnUpdate
+from ..engine.endpoint import Endpoint, Line
+from ..engine.engine import Engine, OnAbandon
 from ..engine.environment import Environment
-from ..engine.live_call import LiveCall, OnUpdate
+from ..engine.live_call import LiveCall
 from ..engine.outcome import as_rpc_error
 from ..engine.tool_result import OutputSchema
 from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
@@ -124,19 +124,19 @@ class HostCalls:
         begin = partial(endpoint.begin, call.tool_call, call.key, call.on_unknown)
         if call.record_id is not None:
             begin = partial(endpoint.answer_and_continue, call.tool_call, call.record_id, call.answers)
-        begun: list[LiveCall] = []
+        context = call.tool_call.context
+        line = Line(listeners, context, call.on_unknown)
         reply: Reply
         try:
-            context = call.tool_call.context
-            await endpoint.see_through(begin, call.on_unknown, listeners, begun, context)
+            await endpoint.enter(line, begin)
             try:
-                reply = result_for(call, await endpoint.read_raw(begun[-1], context))
+                reply = result_for(call, await endpoint.read_raw(line.begun, context))
             except TasksClientError as error:
                 reply = as_rpc_error(error)
         except CredentialRefusedError:
             raise
         except InputUnansweredError as error:
-            return MadeCall(await self._ask_or_refuse(call, endpoint, begun[-1], error))
+            return MadeCall(await self._ask_or_refuse(call, endpoint, line.begun, error))
         except TasksClientError as error:
             return MadeCall(as_rpc_error(error))
         except (ValueError, TypeError) as error:
@@ -145,11 +145,11 @@ class HostCalls:
             logger.exception("A call could not be made")
             return MadeCall(RpcError(INTERNAL_ERROR, repr(error), None))
         except BaseException:
-            if begun and begun[-1].record.finished:
-                await endpoint.release(begun[-1])
+            if line.call is not None and line.call.record.finished:
+                await endpoint.release(line.call)
             raise
         made = MadeCall(reply)
-        self._unread[made] = endpoint, begun[-1]
+        self._unread[made] = endpoint, line.begun
         return made
 
     async def _ask_or_refuse(

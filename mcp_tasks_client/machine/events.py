@@ -165,6 +165,9 @@ class AnswerReady:
     held: bool = False
     """Whether nobody drives the call now. The answer is sent when the call is resumed."""
 
+    by_instruction: bool = False
+    """Whether the answer was left in the journal, by a person who answered there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerUnavailable:

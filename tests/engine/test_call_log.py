@@ -103,9 +103,9 @@ async def test_what_comes_after_the_end_of_a_task_is_no_turn_of_it(caplog: pytes
         await world.clock.advance(5)
         turns(caplog)
         assert handle._call is not None
-        store = client._engine.store
-        await store._commit(handle._call, AnswerReady(key="n", answer={"action": "accept"}, now=5.0), None)
-        await store._commit(handle._call, CancelAcknowledged(now=5.0), None)
+        steps = client._engine.store.steps
+        await steps._commit(handle._call, AnswerReady(key="n", answer={"action": "accept"}, now=5.0), None)
+        await steps._commit(handle._call, CancelAcknowledged(now=5.0), None)
     assert turns(caplog) == []
 
 

@@ -523,7 +523,7 @@ async def gathering_again(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(call_again)
         await world.clock.advance(0.1)
-        calls = client._engine.store.live.values()
+        calls = client._engine.store.registry.live.values()
         (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
         yield tasks, gathering
 

@@ -325,9 +325,8 @@ async def test_a_question_that_is_to_be_asked_again_while_it_is_answered_is_answ
 
     async def answer(context: InputContext, params: Any) -> ElicitResult:
         asked.append(context.key)
-        (call,) = client._engine.store.live.values()
-        call.asks = (Ask(key="k", request=ASK),)
-        call.ring()
+        (call,) = client._engine.store.registry.live.values()
+        call.put_aside(Ask(key="k", request=ASK))
         await anyio.lowlevel.checkpoint()
         return YES
 

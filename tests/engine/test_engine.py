@@ -61,7 +61,7 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
     assert caught.value.handle.task_id == "first"
     journal.refuses = ()
     assert text(await see_through("second")) == "done"
-    assert endpoint.engine.store.unsaved == []
+    assert endpoint.engine.store.registry.unsaved == set()
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
 
@@ -156,7 +156,7 @@ async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_fir
                 for task_id in ids:
                     tasks.start_soon(see_through, task_id)
                 await anyio.wait_all_tasks_blocked()
-                assert len(endpoint.engine.store.unsaved) == calls
+                assert len(endpoint.engine.store.registry.unsaved) == calls
                 answers.set()
         return steps.count
 

@@ -183,7 +183,7 @@ async def test_a_clock_that_knows_who_has_the_client_does_not_keep_it() -> None:
     clock.host = extension = TasksExtension(
         journal=MemoryJournal(), endpoint="scripted", environment=Environment(clock=clock)
     )
-    assert extension.engine.store.unsaved == []
+    assert extension.engine.store.registry.unsaved == set()
     dropped = weakref.ref(extension)
     del extension, clock
     with anyio.fail_after(LIMIT_S):
@@ -199,7 +199,7 @@ async def test_what_listens_is_not_kept_by_the_journal(kept: str, path: Path) ->
     guarded, environment = GuardedJournal(journal), Environment()
     async with journal:
         store = CallStore(guarded, PollPolicy(), environment)
-        listening = Instructions(store, environment.clock)
+        listening = Instructions(store, None, None, environment.clock)  # type: ignore[arg-type]
         listening.join(LiveCall(record(), Ours(0, 0)))
         assert len(journal._medium._listeners) == 1
         dropped = weakref.ref(store)

@@ -162,9 +162,9 @@ async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_
         store = client._engine.store
         handle = await client.start_tool("tool", idempotency_key="slow")
         await world.clock.advance(2)
-        call = store.live[handle.reference["record_id"]]
+        call = store.registry.live[handle.reference["record_id"]]
         await store.owning.take(call)
-        await store.release(call, to_process=True)
+        await store.owning.release(call, to_process=True)
         world.clock.jump(30 * DAY_S)
         assert await client.prune(0) == 0
         assert await keys(client) == ["slow"]
@@ -196,7 +196,7 @@ async def passed_on(client: TasksClient, world: World, **options: Any) -> TaskRe
     handle = await client.start_tool("tool", **options)
     await world.clock.advance(10)
     store = client._engine.store
-    store.deliver(store.live[handle.reference["record_id"]], may_be_lost=True)
+    store.ends.deliver(store.registry.live[handle.reference["record_id"]], may_be_lost=True)
     return handle.reference
 
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.engine.call_store import BATCH
+from mcp_tasks_client.engine.registry import BATCH
 from mcp_tasks_client.errors import JournalCorruptError, TaskNotFoundError, WaitTimeoutError
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
@@ -299,11 +299,11 @@ class Step(NamedTuple):
 
 
 async def note_steps(client: TasksClient, steps: list[Step]) -> None:
-    calls = client._engine.store.live
+    calls = client._engine.store.registry.live
     before = Step(time.thread_time(), 0, 0)
     while True:
         await anyio.sleep(0)
-        driven = sum(call.driver is not None for call in calls.values())
+        driven = sum(call.is_driven for call in calls.values())
         after = Step(time.thread_time(), len(calls), driven)
         steps.append(Step(*(new - old for new, old in zip(after, before, strict=True))))
         before = Step(time.thread_time(), *after[1:])

@@ -16,6 +16,7 @@ from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.engine.owning import Owning
+from mcp_tasks_client.engine.registry import Registry
 from mcp_tasks_client.engine.requests import Requests
 from mcp_tasks_client.engine.tool_result import read_result
 from mcp_tasks_client.hosts.host_call import read_host_call
@@ -69,32 +70,25 @@ class Asked(Callbacks):
         raise NoAnswerError("nobody is here")
 
 
-class NoTaker:
-    """Takes no answers: nobody answers later here."""
-
-    async def take_answer(self, question_id: str, answer: JSONObject) -> None:
-        raise AssertionError(question_id)
-
-
 async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -> None:
     inputs, environment = Asked(), Environment()
     session = ScriptedSession(calls=[working(TASK)])
-    owning = Owning(GuardedJournal(MemoryJournal()), environment)
-    requests = Requests(session, inputs, NoTaker(), owning, environment)
+    owning = Owning(GuardedJournal(MemoryJournal()), Registry(), environment)
+    requests = Requests(session, inputs, owning, environment)
     record = TaskRecord(
         record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
     )
-    call = LiveCall(record, Ours(1, 0), ToolCall(name="slow", context="brought by the first"))
+    call = LiveCall(record, Ours(1, 0), tool_call=ToolCall(name="slow", context="brought by the first"))
     created, _ = await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
-    call.add_waiter(context="brought by the second")
+    call.audience.add(context="brought by the second")
     await requests.call(call, SendCall(), nothing)
     call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
     await requests.get(call)
     await requests.update(call, {"k": ANSWER})
     await requests.cancel(call)
-    await requests.ask(call, Ask(key="k", request=form("?")))
-    call.remove_waiter(context="brought by the second")
+    await requests.ask(call, Ask(key="k", request=form("?")), None)
+    call.audience.remove(context="brought by the second")
     await requests.get(call)
     assert [(sent.method, sent.context) for sent in session.sent] == [
         ("tools/call", "brought by the first"),

@@ -17,8 +17,8 @@ from mcp_types import INTERNAL_ERROR
 
 from ...aio.own_task import Working
 from ...aio.uncut import run_to_its_end
+from ...engine.audience import OnUpdate
 from ...engine.engine import Engine
-from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...engine.progress import Progress
 from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionError

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from ...aio.own_task import OwnTasks
 from ...aio.uncut import run_to_its_end
-from ...engine.cancellation import OnAbandon
+from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
 from ...journal.base import Journal

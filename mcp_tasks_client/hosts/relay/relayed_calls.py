@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from ...engine.audience import OnUpdate
 from ...engine.endpoint import Endpoint
 from ...engine.engine import Engine
-from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...engine.progress import ProgressByToken
 from ...errors import MissingCapabilityError

@@ -26,9 +26,9 @@ import anyio
 
 from ...aio.clock import Clock
 from ...aio.own_task import OwnTask
-from ...engine.cancellation import OnAbandon
+from ...engine.audience import OnUpdate
+from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
-from ...engine.live_call import OnUpdate
 from ...engine.progress import ProgressByToken
 from ...engine.tool_result import OutputSchema
 from ...journal.base import Journal

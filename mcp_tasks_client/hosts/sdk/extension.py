@@ -33,10 +33,10 @@ from pydantic import (
     model_validator,
 )
 
-from ...engine.cancellation import OnAbandon
+from ...engine.audience import OnUpdate
 from ...engine.endpoint import Endpoint
+from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
-from ...engine.live_call import OnUpdate
 from ...engine.progress import tell_progress
 from ...engine.tool_result import OutputSchema
 from ...errors import RemoteProtocolError

@@ -11,8 +11,7 @@ from typing import Any
 from mcp import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ...engine.cancellation import OnAbandon
-from ...engine.engine import Engine, HandleOf
+from ...engine.engine import Engine, HandleOf, OnAbandon
 from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
 from ...errors import MissingCapabilityError
