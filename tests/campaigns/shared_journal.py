@@ -9,9 +9,19 @@ from typing import Any, Final, Protocol
 
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
-from mcp_tasks_client.journal.base import Asking, Instruction, Journal, Lease, LeaseSource, Listener, Taken
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client import (
+    Asking,
+    Instruction,
+    Journal,
+    JournalError,
+    Lease,
+    LeaseSource,
+    Listener,
+    MemoryJournal,
+    Scope,
+    Taken,
+    TaskRecord,
+)
 
 from .virtual_time import ProcessClock
 

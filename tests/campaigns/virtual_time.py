@@ -11,10 +11,9 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from mcp_tasks_client.aio.clock import Clock
+from mcp_tasks_client import Clock, Lease
 from mcp_tasks_client.aio.signal import Signal
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.testing import KilledError
 
 __all__ = ["ProcessClock", "VirtualProcess", "WorldClock"]

@@ -21,22 +21,27 @@ from mcp_types import CallToolResult, ElicitResult, Tool
 
 from mcp_tasks_client import (
     ConnectionLostError,
+    Environment,
+    Instruction,
     Journal,
     JournalError,
+    Limits,
     MemoryJournal,
     PollPolicy,
+    Scope,
+    Session,
+    Snapshot,
     TaskRecord,
+    TaskRef,
     TasksClient,
+    ToolCall,
 )
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.journal.base import Instruction
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.params import call_params, task_params
 from mcp_tasks_client.protocol.replies import CallReply, read_call_reply
 from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.sessions.base import BeforeSend, Limits, Session, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import BeforeSend
 from mcp_tasks_client.testing import cancelled, completed, input_required, working
 
 from .loopback import Loopback

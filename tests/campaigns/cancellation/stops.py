@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from mcp_tasks_client.aio.clock import Clock
+from mcp_tasks_client import Clock
 from mcp_tasks_client.aio.signal import FutureSignal, Signal
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]

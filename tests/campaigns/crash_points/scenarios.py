@@ -19,31 +19,36 @@ import httpx
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
+    AlreadyAnsweredError,
     ConnectionLostError,
     DrivenElsewhereError,
+    Environment,
     InputUnansweredError,
     JournalError,
+    Limits,
     MemoryJournal,
+    Observer,
     OutcomeUnknownError,
+    Point,
     PollPolicy,
+    Question,
+    QuestionWithdrawnError,
+    Scope,
     SessionError,
     Task,
     TaskError,
     TaskHandle,
     TaskRecord,
+    TaskReference,
     TasksClient,
     TasksClientError,
+    ToolCall,
 )
-from mcp_tasks_client.aio.uncut import on_asyncio
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
-from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
-from mcp_tasks_client.machine.record import Scope, reference_of
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.questions.callbacks import NoAnswerError
-from mcp_tasks_client.questions.question import Question, question_id
-from mcp_tasks_client.sessions.base import Limits, ToolCall
+from mcp_tasks_client.questions.question import question_id
 from mcp_tasks_client.testing import (
+    POINTS,
     Delayed,
     ErrorReply,
     Fault,
@@ -329,9 +334,10 @@ class Life(Observer):
 
     async def abandon_natively(self, client: Caller, after_s: float) -> None:
         """The same by ``asyncio.Task.cancel()``, which knows no shield; by a scope on another event loop."""
-        if not on_asyncio():
+        try:
+            call = asyncio.get_running_loop().create_task(self.call(client))
+        except RuntimeError:
             return await self.abandon(client, after_s)
-        call = asyncio.ensure_future(self.call(client))
         call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if this life is killed
         await self.sleep(after_s)
         call.cancel()
@@ -402,13 +408,13 @@ class Life(Observer):
     # ── what it passes ────────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
-        if point == DRIVE:
+        if point not in POINTS:
             return  # nothing is committed or sent by that alone
         await self.clock.awake.wait()
         await self._pass(self.plan.before(point, record))
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
-        if point == DRIVE:
+        if point not in POINTS:
             return
         await self.clock.awake.wait()
         answered = await self.scene.answered() if point in _ANSWERED else set()
@@ -705,7 +711,14 @@ async def cancels_from_outside(life: Life) -> None:
     await life.sleep(1.5)
     async with life.client() as client:
         for record in await life.scene.records():
-            handle = await client.attach(reference_of(record))
+            reference = TaskReference(
+                endpoint=record.scope.endpoint,
+                principal=record.scope.principal,
+                tool=record.tool,
+                task_id=record.task_id,
+                record_id=record.record_id,
+            )
+            handle = await client.attach(reference)
             await life.cancel(handle)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from mcp_tasks_client.engine.observer import Point
+from mcp_tasks_client import Point
 from mcp_tasks_client.machine.states import OutcomeUnknown
 from mcp_tasks_client.protocol.replies import is_url_key
 from mcp_tasks_client.testing import POINTS, LostReply

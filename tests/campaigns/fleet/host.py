@@ -21,8 +21,7 @@ import anyio
 import httpx
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import PostgresJournal, TasksClient
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, PostgresJournal, TasksClient
 from mcp_tasks_client.engine.process import Process
 
 from ..adopting import adopt_all

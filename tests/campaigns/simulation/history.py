@@ -14,10 +14,16 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_tasks_client import Task, TaskHandle, TaskRecord
-from mcp_tasks_client.engine.environment import LEASE_S
-from mcp_tasks_client.journal.base import Instruction, Lease, Taken
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client import (
+    Environment,
+    Instruction,
+    Lease,
+    Scope,
+    Taken,
+    Task,
+    TaskHandle,
+    TaskRecord,
+)
 from mcp_tasks_client.machine.states import Calling, Gathering, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.questions.question import CANCEL, question_id
@@ -57,6 +63,9 @@ _LOOK_S: Final = 20.0
 
 SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case."""
+
+LEASE_S: Final = Environment().lease_s
+"""Seconds for which the lease of each process lasts."""
 
 Happening = tuple[float, str]
 

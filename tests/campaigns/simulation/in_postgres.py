@@ -12,9 +12,8 @@ from typing import Any
 
 import psycopg
 
-from mcp_tasks_client.journal.base import Instruction, Listener
+from mcp_tasks_client import Instruction, Listener, PostgresJournal
 from mcp_tasks_client.journal.medium import Medium
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.thread import JournalThread
 from mcp_tasks_client.journal.work import Work
 

@@ -1,9 +1,9 @@
 """The library with one of its guarantees broken: what the simulation has to notice.
 
 Each mutant replaces one part of a history (:mod:`.parts`): a journal, a session, a client, the options of a
-client, or a pure function. Mutants use public names of the package alone; :mod:`.seams` has the exceptions.
-Laws 9 and 11 have no mutant: a history has one endpoint and one principal, and its servers stay within all
-bounds.
+client, or a pure function of the machine or of questions. No mutant reaches into the engine, so that each one
+stands when the engine is rebuilt. Laws 9 and 11 have no mutant: a history has one endpoint and one principal,
+and its servers stay within all bounds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import itertools
 import json
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -22,11 +22,33 @@ from unittest.mock import patch
 import anyio
 import httpx
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import Observer, Point
-from mcp_tasks_client.errors import QuestionWithdrawnError, SessionError
-from mcp_tasks_client.journal.base import Instruction, Journal, LeaseSource, Listener, Taken
+from mcp_tasks_client import (
+    Environment,
+    InputContext,
+    Instruction,
+    Journal,
+    Lease,
+    LeaseSource,
+    Listener,
+    MemoryJournal,
+    ObservedTasks,
+    Observer,
+    Point,
+    PollPolicy,
+    Question,
+    QuestionWithdrawnError,
+    Scope,
+    SessionError,
+    Snapshot,
+    Taken,
+    Task,
+    TaskHandle,
+    TaskRecord,
+    TaskRef,
+    TasksClient,
+    TasksClientError,
+    ToolCall,
+)
 from mcp_tasks_client.machine import Step, input_requests
 from mcp_tasks_client.machine.actions import Ask, Forget, Poll, Save, SendAnswers, Wake
 from mcp_tasks_client.machine.events import (
@@ -48,18 +70,15 @@ from mcp_tasks_client.machine.events import (
     Tick,
     UpdateFailed,
 )
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, State, questions_of
-from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.questions.question import CANCEL, as_heeded, leave_answer, question_id, to_wire
-from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.questions.question import CANCEL, as_heeded, question_id, to_wire
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import VirtualProcess
 from . import history
 from .parts import Advance, Options, Parts, advancing, rebound
 from .process import ANSWERING, Line, Process
-from .seams import DroppedIn, replaced
+from .seams import DroppedIn
 
 __all__ = ["MUTANTS"]
 
@@ -576,8 +595,23 @@ def each_poll_asks_anew() -> Parts:
 
 @mutant
 def forms_come_all_at_once() -> Parts:
-    none_of_them = partial(replaced, "the method of the questions that are put one after another", "none")
-    return Parts(patched=none_of_them)
+    def change(process: Process, options: Options) -> Options:
+        async def show(context: InputContext, params: Any) -> None:
+            """Let the next form come while a person still fills in this one."""
+            question = context.question
+            assert question is not None
+
+            async def ask() -> None:
+                with suppress(RuntimeError, TasksClientError):
+                    answer = await process.ask(context, params)
+                    if answer is not None:
+                        await question.answer(answer)
+
+            process.begin(ask)
+
+        return options | {"elicitation": show} if "elicitation" in options else options
+
+    return Parts(options=change)
 
 
 @mutant
@@ -784,14 +818,34 @@ def a_heeded_answer_forgets_whose_it_was() -> Parts:
 
 @mutant
 def an_answer_that_a_cancel_has_beaten_is_told_to_count() -> Parts:
-    async def tell_all(*args: Any) -> None:
+    @contextmanager
+    def unheard() -> Iterator[None]:
         try:
-            await leave_answer(*args)
+            yield
         except QuestionWithdrawnError as error:
             if "is being cancelled" not in str(error):
                 raise
 
-    return Parts(patched=partial(rebound, leave_answer, tell_all))
+    class ToldToCount:
+        def __init__(self, question: Question) -> None:
+            self._question = question
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._question, name)
+
+        async def answer(self, answer: Any) -> None:
+            with unheard():
+                await self._question.answer(answer)
+
+    class TellsAll(TasksClient):
+        async def questions(self) -> Any:
+            return [ToldToCount(question) for question in await super().questions()]
+
+        async def answer(self, name: str, answer: Any) -> None:
+            with unheard():
+                await super().answer(name, answer)
+
+    return Parts(client=TellsAll)
 
 
 @mutant
@@ -851,19 +905,25 @@ def whoever_takes_a_call_up_does_not_read_what_was_left() -> Parts:
 
 @mutant
 def a_host_whose_lease_has_run_out_goes_on() -> Parts:
-    return Parts(patched=partial(replaced, "is a call in doubt", lambda owning, call: False))
+    believed_s = 1.5 * history.LEASE_S  # longer than others believe; renewed before they judge it by chance
+
+    class ShortLeases(MemoryJournal):
+        async def renew(self, lease: Lease) -> bool:
+            return await super().renew(replace(lease, expires_at=lease.renewed_at + history.LEASE_S))
+
+    def change(process: Process, options: Options) -> Options:
+        return options | {"environment": replace(options["environment"], lease_s=believed_s)}
+
+    return Parts(disk=ShortLeases, options=change)
 
 
-@mutant
-def a_question_stands_though_the_lease_has_run_out() -> Parts:
-    async def never(owning: object, call: object) -> None:
-        await anyio.sleep_forever()
+def _insisting(insists: Callable[[Process, str, str | None], bool]) -> Parts:
+    """A callback goes on asking though it is cancelled.
 
-    return Parts(patched=partial(replaced, "wait until a call is in doubt", never))
-
-
-def _insisting(*, on_cancelled: bool) -> Parts:
-    """A callback goes on asking though it is cancelled: of a task that is being cancelled, or of others."""
+    Args:
+        insists: Gets the process, the server's key of the question, and the task's ID. Returns whether the
+            callback goes on, by the reason of its cancellation.
+    """
 
     def change(process: Process, options: Options) -> Options:
         async def insist(context: Any, params: Any) -> Any:
@@ -884,7 +944,7 @@ def _insisting(*, on_cancelled: bool) -> Parts:
                 await over.wait()
             except anyio.get_cancelled_exc_class():
                 task_id = context.task.task_id if context.task is not None else None
-                if (task_id in process.history.wished) != on_cancelled:
+                if not insists(process, context.key, task_id):
                     scope.cancel()
                 raise
             if failed:
@@ -899,8 +959,17 @@ def _insisting(*, on_cancelled: bool) -> Parts:
 
 
 @mutant
+def a_question_stands_though_the_lease_has_run_out() -> Parts:
+    def has_run_out(process: Process, key: str, task_id: str | None) -> bool:
+        heard = key in process.history.left or task_id in process.history.wished
+        return process.late and process.history.plan.blind and not heard
+
+    return _insisting(has_run_out)
+
+
+@mutant
 def a_callback_is_not_withdrawn_when_another_has_answered() -> Parts:
-    return _insisting(on_cancelled=False)
+    return _insisting(lambda process, key, task_id: key in process.history.left)
 
 
 @mutant
@@ -990,7 +1059,7 @@ def a_cancel_under_retry_after_is_dropped() -> Parts:
 
 @mutant
 def questions_stay_up_after_a_cancel() -> Parts:
-    return _insisting(on_cancelled=True)
+    return _insisting(lambda process, key, task_id: task_id in process.history.wished)
 
 
 @mutant

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from mcp_tasks_client.sessions.base import Limits
+from mcp_tasks_client import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import ExpiringToken, ScriptedServer
 

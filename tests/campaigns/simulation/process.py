@@ -29,39 +29,40 @@ from mcp_types import (
 from pydantic import FileUrl
 
 from mcp_tasks_client import (
+    AlreadyAnsweredError,
     DrivenElsewhereError,
+    Environment,
     InputUnansweredError,
     JournalError,
     JournalLockedError,
+    Limits,
+    ObservedTasks,
+    Observer,
     OutcomeUnknownError,
+    Point,
     PollPolicy,
+    QuestionWithdrawnError,
     RemoteProtocolError,
+    Session,
     SessionError,
+    Snapshot,
     TaskError,
     TaskHandle,
+    TaskRecord,
+    TaskRef,
     TaskReference,
     TasksClient,
     TasksClientError,
+    ToolCall,
     WaitTimeoutError,
 )
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
-from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
-from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client.engine.observer import DRIVE
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
 from mcp_tasks_client.questions.question import to_wire
-from mcp_tasks_client.sessions.base import (
-    BeforeSend,
-    Limits,
-    ObservedTasks,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-)
-from mcp_tasks_client.testing import KilledError
+from mcp_tasks_client.sessions.base import BeforeSend
+from mcp_tasks_client.testing import POINTS, KilledError
 
 from ..shared_journal import CUT_OFF_S, LOOK_S
 from ..virtual_time import ProcessClock, VirtualProcess
@@ -771,7 +772,6 @@ class Process(Observer):
         if point == DRIVE:
             assert record is not None
             self._driving[record.record_id] += 1
-            return  # nothing is committed or sent by that alone
         await self._pass(point)
         if point == "commit: TaskCreated":
             self._task_ids[_me()] = len(self.history.journaled)
@@ -796,6 +796,8 @@ class Process(Observer):
         self._driving[record.record_id] -= 1
 
     async def _pass(self, point: Point) -> None:
+        if point not in POINTS:
+            return  # nothing is committed or sent by that alone
         await self.clock.pass_on()
         self.points += 1
         if not self.last and self.history.plan.point_kills.get(self.pid - 1) == self.points:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import anyio
 import httpx
 
-from mcp_tasks_client import TasksClient, TasksExtension, TasksTransport, tasks_http_client
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, TasksClient, TasksExtension, TasksTransport, tasks_http_client
 
 from ..adopting import adopt_all
 from ..torture.evidence import LIFE_HEADER, Log
