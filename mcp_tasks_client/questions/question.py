@@ -377,8 +377,8 @@ def _is_unsent(record: TaskRecord, name: str) -> bool:
         case states.Observing(cancel=cancel, questions=questions) if cancel != "no":
             asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
             return asked is not None and (asked.unanswered or asked.stage == "answered")
-        case states.Finished(outcome=states.Cancelled(), task=None):
-            return True  # it had not begun
+        case states.Finished(outcome=states.Cancelled()):
+            return True
         case _:
             return False
 

@@ -110,10 +110,10 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
             await see_through("second")
         journal.refuses = ()
         another = CallStore(GuardedJournal(journal), PollPolicy(), Environment())
-        assert await another.take_pending(SCOPE) == []
+        assert await another.owning.take_pending(SCOPE) == []
         tasks.cancel_scope.cancel()
     async with journal:
-        assert [call.task_id for call in await another.take_pending(SCOPE)] == ["first"]
+        assert [call.task_id for call in await another.owning.take_pending(SCOPE)] == ["first"]
         await another.close()
 
 

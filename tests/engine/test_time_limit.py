@@ -121,4 +121,4 @@ async def test_nothing_is_kept_of_a_limit_when_the_wait_is_over() -> None:
         for _ in range(3):
             with pytest.raises(WaitTimeoutError):
                 await handle.result(0.05, timeout_excludes_questions=True)
-        assert handle._call.limits == set()
+        assert handle._call.audience.limits == ()
