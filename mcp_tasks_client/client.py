@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -21,7 +21,7 @@ from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption, check_limit
 from .engine.audience import OnUpdate
 from .engine.delivery import Store, deliver, deliver_for_all
-from .engine.endpoint import Endpoint
+from .engine.endpoint import Endpoint, Line
 from .engine.engine import Engine, OnAbandon
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
@@ -217,7 +217,6 @@ class TasksClient:
                 on_abandon="detach" if on_abandon is None else on_abandon,
                 output_schema="raise" if output_schema is None else output_schema,
                 application=application,
-                handle_of=TaskHandle,
                 environment=environment,
             )
             return
@@ -234,7 +233,6 @@ class TasksClient:
 
         over = OverClient.of(
             server,
-            TaskHandle,
             journal=journal,
             endpoint=endpoint,
             principal=principal,
@@ -320,15 +318,16 @@ class TasksClient:
         if on_update is not None:
             listeners.append(on_update)
         options = read_options(idempotency_key, on_unknown, label, meta)
-        return await self._opened().call(
-            _call(name, arguments, options),
-            key=options.key,
-            on_unknown=options.on_unknown,
-            timeout=read_timeout_seconds if timeout is None else timeout,
-            timeout_excludes_questions=timeout_excludes_questions,
-            raise_on_error=raise_on_error,
-            listeners=listeners,
-        )
+        endpoint, line = self._opened(), Line(listeners, on_unknown=options.on_unknown)
+        with _named(endpoint, line):
+            return await endpoint.call(
+                line,
+                _call(name, arguments, options),
+                key=options.key,
+                timeout=read_timeout_seconds if timeout is None else timeout,
+                timeout_excludes_questions=timeout_excludes_questions,
+                raise_on_error=raise_on_error,
+            )
 
     async def start_tool(
         self,
@@ -353,13 +352,12 @@ class TasksClient:
         """
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
-        call = await endpoint.start(
-            _call(name, arguments, options),
-            key=options.key,
-            on_unknown=options.on_unknown,
-            record_id=record_id,
-        )
-        return TaskHandle(endpoint, call)
+        line = Line(on_unknown=options.on_unknown)
+        with _named(endpoint, line):
+            call = await endpoint.start(
+                line, _call(name, arguments, options), key=options.key, record_id=record_id
+            )
+            return TaskHandle(endpoint, call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
@@ -524,12 +522,14 @@ class TasksClient:
         """
         endpoint, wanted = self._opened(), record_or_handle
         if isinstance(wanted, TaskRecord):
-            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id, wanted, keep=keep)
+            call = await endpoint.find_end(wanted.scope, wanted.record_id, wanted)
+            return None if call is None else await TaskHandle(endpoint, call).acknowledge(keep)
         if not hasattr(wanted, "reference"):
             raise TypeError(f"acknowledge() takes a record or a handle, not {type(wanted).__name__}")
         reference = wanted.reference
         scope = Scope(reference["endpoint"], reference["principal"])
-        return await endpoint.acknowledge_record(scope, reference["record_id"], keep=keep)
+        call = await endpoint.find_end(scope, reference["record_id"])
+        return None if call is None else await TaskHandle(endpoint, call).acknowledge(keep)
 
     async def questions(self) -> list[Question]:
         """The questions that wait for an answer, of all calls of this endpoint and principal, oldest first.
@@ -717,6 +717,17 @@ class TasksClient:
             raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
         self._engine.check_open()
         return self._endpoint
+
+
+@contextmanager
+def _named(endpoint: Endpoint, line: Line) -> Iterator[None]:
+    """Have each error of the block name the call that the line has begun."""
+    try:
+        yield
+    except TasksClientError as error:
+        if line.call is not None:
+            error.handle = TaskHandle(endpoint, line.call)
+        raise
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from mcp_types import CallToolResult
@@ -118,8 +118,9 @@ class TaskHandle:
             JournalError: A step could not be made durable, and was therefore not taken.
         """
         endpoint, call = self._attached()
-        deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
-        return await endpoint.deliver(call, deadline, raise_on_error=raise_on_error)
+        with self._named():
+            deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+            return await endpoint.outcomes.deliver(call, deadline, raise_on_error=raise_on_error)
 
     async def peek(
         self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
@@ -142,12 +143,13 @@ class TaskHandle:
             JournalError: A step could not be made durable, and was therefore not taken.
         """
         endpoint, call = self._attached()
-        await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
-        with endpoint.awaited(call):
-            end = await endpoint.read_end(call)
+        with self._named():
+            await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+        with endpoint.outcomes.awaited(call):
+            end = await endpoint.outcomes.read_end(call)
         if call.record.application != endpoint.engine.application:
             self._in_hand = None  # this handle is for looking, and keeps the outcome from nobody
-            await endpoint.put_back(call)
+            await endpoint.outcomes.put_back(call)
         return end
 
     @asynccontextmanager
@@ -173,19 +175,22 @@ class TaskHandle:
             TasksClientError: The client was closed within the block. The outcome comes once more.
         """
         endpoint, call = self._attached()
-        deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+        with self._named():
+            deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
         is_within = False
         try:
-            with endpoint.awaited(call):
-                result = await endpoint.read(call, deadline, raise_on_error=raise_on_error)
+            with endpoint.outcomes.awaited(call):
+                with self._named():
+                    result = await endpoint.outcomes.read(call, deadline, raise_on_error=raise_on_error)
                 is_within = True
                 yield result
                 is_within = False
-                await endpoint.acknowledge(call)
+                with self._named():
+                    await endpoint.outcomes.acknowledge(call)
         except BaseException:
             if is_within:
                 self._in_hand = None  # whoever has this handle has not got the outcome by it
-                await endpoint.put_back(call)
+                await endpoint.outcomes.put_back(call)
             raise
 
     async def acknowledge(self, keep: bool = False) -> None:
@@ -203,7 +208,8 @@ class TaskHandle:
             JournalError: It could not be written. The outcome may come once more.
         """
         endpoint, call = self._attached()
-        await endpoint.acknowledge(call, keep=keep)
+        with self._named():
+            await endpoint.outcomes.acknowledge(call, keep=keep)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.
@@ -218,10 +224,11 @@ class TaskHandle:
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
         endpoint, call = self._attached()
-        if not call.record.finished or call.task is None:
-            await endpoint.refresh(call)
-        if call.record.gone:
-            await endpoint.deliver(call, None)  # raises
+        with self._named():
+            if not call.record.finished or call.task is None:
+                await endpoint.refresh(call)
+            if call.record.gone:
+                await endpoint.outcomes.deliver(call, None)  # raises
         if call.task is None:
             raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
         return call.task
@@ -245,8 +252,8 @@ class TaskHandle:
             JournalError: The journal could not be read.
         """
         endpoint, call = self._attached()
-        endpoint.check_open(call)
-        return await endpoint.answering.questions(call)
+        with self._named():
+            return await endpoint.answering.questions(call)
 
     async def answer(self, question_id: str, answer: Answer) -> None:
         """Answer a question of this call; see :meth:`Question.answer`.
@@ -286,7 +293,8 @@ class TaskHandle:
             JournalError: The wish could not be journaled, and was not sent.
         """
         endpoint, call = self._attached()
-        await endpoint.cancel(call)
+        with self._named():
+            await endpoint.cancel(call)
 
     def __await__(self) -> Generator[Any, Any, CallToolResult]:
         return self.result().__await__()
@@ -310,6 +318,15 @@ class TaskHandle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _detached, (self.reference, self.task, self.label)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Have each error of the block name this handle."""
+        try:
+            yield
+        except TasksClientError as error:
+            error.handle = self
+            raise
 
     def _attached(self) -> tuple[Endpoint, LiveCall]:
         if self._endpoint is None or self._call is None:
@@ -347,13 +364,20 @@ class _Updates(AsyncIterator[Task]):
 
     async def __anext__(self) -> Task:
         """Return the next snapshot that differs from the last one returned."""
+        try:
+            return await self._next()
+        except TasksClientError as error:
+            error.handle = TaskHandle(self._endpoint, self._call)
+            raise
+
+    async def _next(self) -> Task:
         call = self._call
         if not self._begun:
             self._begun = True
             await self._endpoint.go_on(call)
         while not self._ended:
             if not call.over and not call.is_driven:
-                self._endpoint.check_open(call)
+                self._endpoint.engine.check_open()
                 self._endpoint.drive_in_background(call)
             self._ended, task = call.over, call.task
             if self._ended:

@@ -155,7 +155,7 @@ class _Delivery:
                 await call.audience.change()
             # A parked call comes again; the log has its reason.
             if call.record.finished and await self._has_stored(call):
-                await self._endpoint.acknowledge(call)
+                await self._endpoint.outcomes.acknowledge(call)
         except DrivenElsewhereError:
             pass
         except TasksClientError as error:
@@ -171,7 +171,7 @@ class _Delivery:
             DrivenElsewhereError: Another process has taken the call.
             JournalError: The journal cannot say which process has it.
         """
-        end, failures = await self._endpoint.read_end(call), 0
+        end, failures = await self._endpoint.outcomes.read_end(call), 0
         while True:
             async with self._places:
                 await self._endpoint.engine.store.owning.confirm(call)

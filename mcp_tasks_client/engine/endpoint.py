@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from weakref import WeakSet
 
@@ -38,7 +38,7 @@ from .idempotency import Idempotency, OnUnknown, check_repeatable
 from .instructions import Instructions
 from .live_call import LiveCall, OvertakenError, check_forgotten
 from .observer import LINE, ObservedSteps
-from .outcome import read_outcome, read_raw_outcome
+from .outcomes import Outcomes
 from .performer import Performer
 from .push import Push
 from .record_maker import RecordMaker
@@ -99,6 +99,7 @@ class Endpoint:
 
     Attributes:
         answering: The open questions of the calls, and their answers.
+        outcomes: The outcomes of the calls, as hosts receive them.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Endpoint:
         self._cancellation = Cancellation(engine, performer)
         instructions = Instructions(self._store, performer, self._cancellation, environment.clock)
         self.answering = Answering(engine, scope, performer, instructions)
+        self.outcomes = Outcomes(engine, session)
         push = Push(requests, engine.tasks, performer) if hears else None
         self._runner = Runner(engine, requests, performer, instructions, self.answering, push)
         self._maker = RecordMaker(scope, engine.application, environment)
@@ -216,27 +218,24 @@ class Endpoint:
 
     async def call(
         self,
+        line: Line,
         tool_call: ToolCall,
         *,
         key: str | None = None,
-        on_unknown: OnUnknown = "raise",
         timeout: float | None = None,
         timeout_excludes_questions: bool = False,
         raise_on_error: bool = False,
-        listeners: Sequence[OnUpdate] = (),
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
-        line = Line(listeners, on_unknown=on_unknown)
-        begin = partial(self.begin, tool_call, key, on_unknown)
+        begin = partial(self.begin, tool_call, key, line.on_unknown)
         deadline = await self._enter_within(line, begin, timeout, timeout_excludes_questions)
-        return await self.deliver(line.begun, deadline, raise_on_error=raise_on_error)
+        return await self.outcomes.deliver(line.begun, deadline, raise_on_error=raise_on_error)
 
     async def start(
-        self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown, record_id: str | None = None
+        self, line: Line, tool_call: ToolCall, *, key: str | None, record_id: str | None = None
     ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
-        line = Line(on_unknown=on_unknown)
-        begin = partial(self.begin, tool_call, key, on_unknown, record_id)
+        begin = partial(self.begin, tool_call, key, line.on_unknown, record_id)
         await self.enter(line, begin, in_background=True)
         if line.begun.record.finished:
             self._store.registry.ring(line.begun)  # once more: no caller may be left that waits for it
@@ -285,33 +284,33 @@ class Endpoint:
 
     async def see_task_through(
         self,
+        line: Line,
         created: Snapshot,
         tool: str,
         *,
         label: str | None = None,
         timeout: float | None,
         timeout_excludes_questions: bool = False,
-        listeners: Sequence[OnUpdate],
     ) -> CallToolResult:
         """Wait for the result of a task that the reply to another client's ``tools/call`` has created.
 
         The task is journaled before anything else. The result is not checked against the output schema.
 
         Args:
+            line: Of the host.
             created: The task, as the reply to ``tools/call`` describes it.
             tool: The name of the tool.
             label: A short text for people.
             timeout: Seconds to wait; ``None`` waits as long as it takes.
             timeout_excludes_questions: Whether the time does not count in which the host is asked.
-            listeners: Told of each changed snapshot.
 
         Raises:
-            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
+            TasksClientError: As :meth:`TasksClient.call_tool`.
         """
         now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
         record = self._maker.make(tool, now, label=label)
-        call = self._store.owning.new_call(record, first=first)
+        call = line.call = self._store.owning.new_call(record, first=first)
         self._store.registry.note_unsaved(call)
 
         async def begin() -> LiveCall:
@@ -319,30 +318,19 @@ class Endpoint:
 
         try:
             # The driver begins before anything is waited for. It commits the task, though its caller may go.
-            await self._enter_within(Line(listeners), begin, timeout, timeout_excludes_questions)
+            await self._enter_within(line, begin, timeout, timeout_excludes_questions)
             async with self.engine.using_journal():
-                return await self.deliver(call, None)
-        except BaseException as error:
-            if isinstance(error, TasksClientError):
-                error.handle = self.engine.handle_of(self, call)
+                return await self.outcomes.deliver(call, None)
+        except BaseException:
             if call.record.finished:
-                await run_to_its_end(self._release_outcome, call)
+                await run_to_its_end(self.outcomes.release_anew, call)
             raise
-
-    async def _release_outcome(self, call: LiveCall) -> None:
-        async with self.engine.using_journal():
-            await self.release(call)
-
-    async def put_back(self, call: LiveCall) -> None:
-        """Release an outcome that did not reach the host, unless others here look after the call."""
-        if not (self.engine.closed or call.looked_after):
-            await run_to_its_end(self._release_outcome, call)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def held(self, call: LiveCall) -> AsyncIterator[None]:
-        """Have a call driven for as long as the block lasts, and on if others wait for it too.
+        """Have a call driven for as long as the block lasts, and on if other callers wait for it.
 
         Raises:
             TasksClientError: The client is closed.
@@ -359,7 +347,7 @@ class Endpoint:
         Raises:
             TasksClientError: The client is closed.
         """
-        self.check_open(call)
+        self.engine.check_open()
         call.audience.add(listeners, context)
         self._runner.begin(call)
 
@@ -410,138 +398,9 @@ class Endpoint:
         """An error of a call, for one of those who wait for it."""
         if isinstance(error, TasksClientError):
             error = copy.copy(error)
-            error.handle = self.engine.handle_of(self, call)
         if isinstance(error, InputUnansweredError):
             error.questions = tuple(self.answering.open_questions(call.record))
         return error
-
-    async def deliver(
-        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
-    ) -> CallToolResult:
-        """Give the host the outcome of a finished call, and only then note that the host has it.
-
-        Until the deadline the output schema may be asked for; ``None`` leaves the result unchecked.
-
-        Raises:
-            TasksClientError: The end is an error.
-        """
-        result = await self.read(call, deadline, raise_on_error=raise_on_error)
-        self.note_delivery(call)
-        return result
-
-    async def read(
-        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
-    ) -> CallToolResult:
-        """The result of a finished call, checked as by :meth:`deliver`. Only an error counts as delivered.
-
-        Raises:
-            TasksClientError: The end is an error.
-        """
-        with self.awaited(call):
-            try:
-                return await self._read(call, deadline, raise_on_error=raise_on_error)
-            except TasksClientError:
-                self.note_delivery(call)
-                raise
-
-    @contextmanager
-    def awaited(self, call: LiveCall) -> Iterator[None]:
-        """Count a caller that reads the outcome of a finished call, so that no store gets it meanwhile."""
-        call.audience.add()
-        try:
-            yield
-        finally:
-            call.audience.remove()
-
-    async def read_end(self, call: LiveCall) -> CallToolResult | TasksClientError:
-        """The result of a finished call, or the error that it ended in. Nothing is noted.
-
-        The error has no handle: a store that keeps the error would keep the call from being taken up again.
-        """
-        try:
-            return await self._read(call, math.inf)
-        except TasksClientError as error:
-            error.handle = None
-            return error
-
-    async def _read(
-        self, call: LiveCall, deadline: float | None, *, raise_on_error: bool = False
-    ) -> CallToolResult:
-        session = None if self.engine.closed else self.session
-        try:
-            return await read_outcome(
-                call.record,
-                session,
-                deadline,
-                output_schema=self.engine.output_schema,
-                raise_on_error=raise_on_error,
-            )
-        except TasksClientError as error:
-            error.handle = self.engine.handle_of(self, call)
-            raise
-
-    async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
-        """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.
-
-        Raises:
-            TasksClientError: The end is an error.
-        """
-        return await read_raw_outcome(call.record, self.session, context, self.engine.output_schema)
-
-    def note_delivery(self, call: LiveCall) -> None:
-        """Note that the host has the outcome of a call."""
-        if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
-            # What is dropped into a host's client has passed the outcome to a session, which may lose it.
-            self._store.ends.deliver(call, may_be_lost=not self.engine.in_background)
-
-    async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> None:
-        """Note for good that the host has an outcome; see :meth:`TaskHandle.acknowledge`.
-
-        Raises:
-            TasksClientError: The call has not ended, or the client is closed.
-        """
-        self.check_open(call)
-        if not await self._store.ends.acknowledge(call, keep=keep):
-            raise TasksClientError(
-                f"The call of {name_tool(call.record.tool)} has not ended, so that there is no outcome to "
-                "acknowledge. Await error.handle.result() first.",
-                handle=self.engine.handle_of(self, call),
-            )
-
-    async def acknowledge_record(
-        self, scope: Scope, record_id: str, record: TaskRecord | None = None, *, keep: bool = False
-    ) -> None:
-        """Note for good that the host has the outcome of a record; see :meth:`TasksClient.acknowledge`.
-
-        ``record`` is as the host has read it, if it has.
-
-        Raises:
-            TasksClientError: As :meth:`acknowledge`; or a record that the journal would keep is not shown.
-            ValueError: The record is of another scope.
-        """
-        if scope != self.scope:
-            raise ValueError(
-                f"the call belongs to endpoint {scope.endpoint!r} and principal {scope.principal!r}; "
-                "acknowledge it with a client for those"
-            )
-        call = await self._recovery.find_record(record_id)
-        if call is not None:
-            await self.acknowledge(call, keep=keep)
-        elif record is not None and record.delivered_at is None:
-            check_forgotten(record)
-
-    async def release(self, call: LiveCall) -> None:
-        """Give up a call whose outcome or question did not reach the host. Any process may resume it.
-
-        Not cancellable.
-        """
-        if call.wanted:
-            return
-        try:
-            if call.record.finished or await self._store.owning.take(call):
-                await self._store.owning.release(call)
-        except TasksClientError as error:
-            logger.warning("%r could not be released: %s", call.record, error)
 
     async def refresh(self, call: LiveCall) -> None:
         """Wait for the next poll of a call. It keeps the server's pace.
@@ -565,12 +424,8 @@ class Endpoint:
                 again; after a refusal, only :meth:`resume` does.
             JournalError: The wish could not be journaled, and was not sent.
         """
-        self.check_open(call)
-        try:
-            await self._cancellation.cancel(call)
-        except TasksClientError as error:
-            error.handle = self.engine.handle_of(self, call)
-            raise
+        self.engine.check_open()
+        await self._cancellation.cancel(call)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
@@ -592,7 +447,7 @@ class Endpoint:
             message = f"{message} It waits for an answer: await error.handle.questions()."
         if call.task_id is not None and failure is not None:
             message = f"{message} The task is not seen: {failure}"
-        return WaitTimeoutError(message, last_failure=failure, handle=self.engine.handle_of(self, call))
+        return WaitTimeoutError(message, last_failure=failure)
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────
 
@@ -638,6 +493,27 @@ class Endpoint:
                     await call.audience.change()
         return call
 
+    async def find_end(
+        self, scope: Scope, record_id: str, record: TaskRecord | None = None
+    ) -> LiveCall | None:
+        """The call whose outcome a host has from elsewhere; ``None`` if it was delivered, and is forgotten.
+
+        ``record`` is as the host has read it, if it has.
+
+        Raises:
+            JournalError: The journal could not be read, or does not show a record that it would keep.
+            ValueError: The record is of another scope.
+        """
+        if scope != self.scope:
+            raise ValueError(
+                f"the call belongs to endpoint {scope.endpoint!r} and principal {scope.principal!r}; "
+                "acknowledge it with a client for those"
+            )
+        call = await self._recovery.find_record(record_id)
+        if call is None and record is not None and record.delivered_at is None:
+            check_forgotten(record)
+        return call
+
     async def records(self, *, pending: bool) -> list[TaskRecord]:
         """The journal's records of this endpoint and principal; see :meth:`TasksClient.records`."""
         return await self.engine.journal.records(self.scope, pending=pending)
@@ -659,15 +535,3 @@ class Endpoint:
     async def prune(self, older_than_s: float | None) -> int:
         """Forget what is old; see :meth:`TasksClient.prune`."""
         return await self._store.ends.prune(older_than_s)
-
-    def check_open(self, call: LiveCall) -> None:
-        """Refuse to begin anything about a call after the end.
-
-        Raises:
-            TasksClientError: The client is closed. It carries the handle of the call.
-        """
-        try:
-            self.engine.check_open()
-        except TasksClientError as error:
-            error.handle = self.engine.handle_of(self, call)
-            raise

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import anyio
 
@@ -28,17 +28,12 @@ from ..journal.guarded import GuardedJournal
 from ..policy import PollPolicy
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall
 from .record_maker import check_application
 from .tool_result import OutputSchema, check_output_schema
 
-__all__ = ["Engine", "HandleOf", "OnAbandon"]
+__all__ = ["Engine", "OnAbandon"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-HandleOf: TypeAlias = Callable[[Any, LiveCall], Any]
-"""Makes the handle that errors carry, of an :class:`Endpoint` and a call. Handles are made above."""
-
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
 """Whether the task of a call that nobody waits for any more goes on, or is cancelled."""
@@ -53,7 +48,6 @@ class Engine:
         on_abandon: What happens to the task of a call that has lost its last caller.
         output_schema: What becomes of a result that does not match its tool's output schema.
         application: Of the calls; ``None`` is everybody's.
-        handle_of: Makes the handle that errors about a call carry.
         environment: Clock, jitter, process and observer.
 
     Attributes:
@@ -69,7 +63,6 @@ class Engine:
         journal: Journal,
         policy: PollPolicy,
         on_abandon: OnAbandon,
-        handle_of: HandleOf,
         output_schema: OutputSchema = "raise",
         application: str | None = None,
         environment: Environment | None = None,
@@ -83,7 +76,6 @@ class Engine:
         self.on_abandon = on_abandon
         self.output_schema = output_schema
         self.application = application
-        self.handle_of = handle_of
         self.environment = (environment or Environment()).around(self.journal)
         self.tasks = OwnTasks()
         self._entered = False

@@ -107,7 +107,8 @@ class Prompts:
                 except DrivenElsewhereError:
                     self._call.ring()  # the driver looks on
                 except Exception as error:
-                    self._call.park(error)
+                    if self._drive.error is None:  # else the call is parked, or is driven anew
+                        self._call.park(error)
                 finally:
                     self._asking.scopes.discard(scope)
                     self._running -= 1

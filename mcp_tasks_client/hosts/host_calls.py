@@ -65,7 +65,6 @@ def make_engine(
         on_abandon=on_abandon,
         output_schema=output_schema,
         application=application,
-        handle_of=detached,
         environment=environment,
     )
 
@@ -130,10 +129,11 @@ class HostCalls:
         try:
             await endpoint.enter(line, begin)
             try:
-                reply = result_for(call, await endpoint.read_raw(line.begun, context))
+                reply = result_for(call, await endpoint.outcomes.read_raw(line.begun, context))
             except TasksClientError as error:
                 reply = as_rpc_error(error)
-        except CredentialRefusedError:
+        except CredentialRefusedError as error:
+            error.handle = None if line.call is None else detached(endpoint, line.call)
             raise
         except InputUnansweredError as error:
             return MadeCall(await self._ask_or_refuse(call, endpoint, line.begun, error))
@@ -146,7 +146,7 @@ class HostCalls:
             return MadeCall(RpcError(INTERNAL_ERROR, repr(error), None))
         except BaseException:
             if line.call is not None and line.call.record.finished:
-                await endpoint.release(line.call)
+                await endpoint.outcomes.release(line.call)
             raise
         made = MadeCall(reply)
         self._unread[made] = endpoint, line.begun
@@ -168,7 +168,7 @@ class HostCalls:
         answerable = all(can_be_asked(q, call.capabilities or {}) for q in questions.values())
         asks = endpoint.inputs.leaves_questions and call.is_current and bool(questions) and answerable
         if urls or not asks:
-            await endpoint.release(live)  # any process may have it
+            await endpoint.outcomes.release(live)  # any process may have it
         if not asks and urls and not error.declined:
             # The host may know what the server has said, and then it asks by itself.
             return RpcError(URL_ELICITATION_REQUIRED, str(error), {"elicitations": urls})
@@ -185,7 +185,7 @@ class HostCalls:
         if made in self._unread:
             endpoint, live = self._unread.pop(made)
             try:
-                endpoint.note_delivery(live)
+                endpoint.outcomes.note_delivery(live)
             finally:
                 self._engine.leave_journal()
 
@@ -194,7 +194,7 @@ class HostCalls:
         if made in self._unread:
             endpoint, live = self._unread.pop(made)
             try:
-                await endpoint.release(live)
+                await endpoint.outcomes.release(live)
             finally:
                 self._engine.leave_journal()
 

@@ -11,11 +11,10 @@ import anyio
 import pytest
 
 from mcp_tasks_client.engine.call_store import CallStore
-from mcp_tasks_client.engine.endpoint import Endpoint
+from mcp_tasks_client.engine.endpoint import Endpoint, Line
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import InputUnansweredError, JournalLockedError
-from mcp_tasks_client.handle import detached
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.machine.record import Scope
@@ -41,7 +40,7 @@ def locked() -> ProbedJournal:
 
 
 def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
-    engine = Engine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detached)
+    engine = Engine(journal=journal, policy=PollPolicy(), on_abandon="detach")
     return Endpoint(engine, session, Callbacks(), SCOPE)
 
 
@@ -53,7 +52,7 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
     journal.refuses = (refused,)
     with pytest.raises(JournalLockedError) as caught:
@@ -74,7 +73,7 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
     with pytest.raises(InputUnansweredError) as caught:
         await see_through("first")
@@ -100,7 +99,7 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=60_000)))
-        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
     async with journal, anyio.create_task_group() as tasks:
         tasks.start_soon(see_through, "first")
@@ -149,7 +148,7 @@ async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_fir
 
         async def see_through(task_id: str) -> None:
             created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-            await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+            await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
         with Steps() as steps:
             async with journal, anyio.create_task_group() as tasks:
@@ -174,7 +173,7 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
     journal.refuses = () if refused is None else (refused,)
     caller = asyncio.ensure_future(see_through("first"))
@@ -201,7 +200,7 @@ async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journ
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
+        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
 
     journal.refuses = ("save",)
     with pytest.raises(JournalLockedError):

@@ -34,12 +34,13 @@ from pydantic import (
 )
 
 from ...engine.audience import OnUpdate
-from ...engine.endpoint import Endpoint
+from ...engine.endpoint import Endpoint, Line
 from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
 from ...engine.progress import tell_progress
 from ...engine.tool_result import OutputSchema
-from ...errors import RemoteProtocolError
+from ...errors import RemoteProtocolError, TasksClientError
+from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite.journal import choose_journal
 from ...machine.record import Scope
@@ -222,14 +223,19 @@ class Resolver:
         endpoint = self._endpoints.get(context.session)
         if endpoint is None:
             endpoint = self._endpoints[context.session] = self._make_endpoint(context.session)
-        return await endpoint.see_task_through(
-            Snapshot(reply.task, reply.session_data),
-            context.tool_name,
-            label=options.label,
-            timeout=context.read_timeout_seconds,
-            timeout_excludes_questions=self.extension.timeout_excludes_questions,
-            listeners=_listeners(self.extension.on_update, claimed._progress),
-        )
+        line = Line(_listeners(self.extension.on_update, claimed._progress))
+        try:
+            return await endpoint.see_task_through(
+                line,
+                Snapshot(reply.task, reply.session_data),
+                context.tool_name,
+                label=options.label,
+                timeout=context.read_timeout_seconds,
+                timeout_excludes_questions=self.extension.timeout_excludes_questions,
+            )
+        except TasksClientError as error:
+            error.handle = detached(endpoint, line.begun)
+            raise
 
     def _make_endpoint(self, session: ClientSession) -> Endpoint:
         """All calls over one connection. Its session caps their polls."""

@@ -11,7 +11,7 @@ from typing import Any
 from mcp import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ...engine.engine import Engine, HandleOf, OnAbandon
+from ...engine.engine import Engine, OnAbandon
 from ...engine.environment import Environment
 from ...engine.tool_result import OutputSchema
 from ...errors import MissingCapabilityError
@@ -44,7 +44,6 @@ class OverClient:
     def of(
         cls,
         client: Any,
-        handle_of: HandleOf,
         *,
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
@@ -85,7 +84,6 @@ class OverClient:
             on_abandon=on_abandon or theirs.engine.on_abandon,
             output_schema=output_schema or theirs.engine.output_schema,
             application=theirs.engine.application if application is None else application,
-            handle_of=handle_of,
             environment=environment or theirs.engine.environment,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_tasks_client import Scope, Session, Snapshot
-from mcp_tasks_client.engine.endpoint import Endpoint
+from mcp_tasks_client.engine.endpoint import Endpoint, Line
 from mcp_tasks_client.hosts.host_calls import make_engine
 from mcp_tasks_client.questions.callbacks import Callbacks
 
@@ -44,4 +44,4 @@ class DroppedIn:
 
     async def see_through(self, created: Snapshot, tool: str) -> Any:
         """The result of a task that ``tools/call`` was answered with."""
-        return await self._endpoint.see_task_through(created, tool, timeout=None, listeners=())
+        return await self._endpoint.see_task_through(Line(), created, tool, timeout=None)

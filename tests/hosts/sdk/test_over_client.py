@@ -24,7 +24,6 @@ from mcp_tasks_client.errors import (
     RemoteProtocolError,
     TaskFailedError,
 )
-from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
@@ -66,7 +65,7 @@ def bounded(anyio_backend: object) -> None:
     """Parametrises what is not asynchronous as well; every wait is inside a ``fail_after``."""
 
 
-of = partial(OverClient.of, handle_of=TaskHandle)
+of = OverClient.of
 
 
 def client_in_memory(server: Any, **options: Any) -> mcp.Client:
