@@ -16,19 +16,19 @@ from typing import Any, Final
 
 import pytest
 
-from ._requirements import shown_by
-
 __all__ = ["choose_first_half", "leave_one_half", "runs_whole"]
 
 ON_BOTH_LOOPS: Final = (
     "tests/aio/",
     "tests/campaigns/cancellation/",
+    "tests/engine/test_cancellation.py",
+    "tests/engine/test_closing_from_inside.py",
+    "tests/engine/test_one_of_each.py",
+    "tests/engine/test_waiting.py",
     "tests/fundamentals/",
     "tests/journal/test_contract.py",
-    "law:8",  # cancellation
-    "law:13",  # one of each in a process, however many event loops it has
 )
-"""Where event loops are the point: in these files, and in what shows these laws."""
+"""Folders and files in which event loops are the point: cancellation, closing, one of each in a process."""
 
 MOST: Final = 8
 """More cases of one test are a table or a product, of which the first half shows a sample."""
@@ -83,8 +83,7 @@ def _is_on_trio(item: pytest.Item) -> bool:
 
 
 def _is_about_loops(item: pytest.Item) -> bool:
-    shown = shown_by(getattr(item, "function", None)) | shown_by(getattr(item, "cls", None))
-    return item.nodeid.startswith(ON_BOTH_LOOPS) or not shown.isdisjoint(ON_BOTH_LOOPS)
+    return item.nodeid.startswith(ON_BOTH_LOOPS)
 
 
 def _sample(cases: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -1,21 +1,18 @@
-"""What the package must do, where that is written, and which tests show it.
+"""The requirements of the package, the text that makes each of them, and the tests that show them.
 
-Every MUST and SHOULD that the Tasks extension's text puts on clients or hosts is here, and every law
-of our own. A test names what it shows with ``@requirement("<id>")``; ``test_requirements.py``
-enforces the table in both directions: no requirement without a test (or a reason), and no test
-that names a requirement which is not here. A test that fails says with its failure what it shows.
+The table has every MUST and SHOULD that the Tasks extension puts on clients or hosts, and every law of our
+own. A test names the requirements that it shows with ``@requirement("<id>")``. A law has one such test,
+whose name says the law. ``test_requirements.py`` holds the table against the tests in both directions.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
-
-import pytest
 
 SPEC: Final = "Tasks extension (2026-07-28)"
 CORE: Final = "MCP 2026-07-28"
@@ -32,7 +29,7 @@ class Requirement:
     source: str
     behaviour: str
     untested: str = ""
-    """Why there is no test. Only for what no test can show, or what a later version brings."""
+    """The reason why there is no test. Empty if there is one."""
 
 
 REQUIREMENTS: Final[dict[str, Requirement]] = {
@@ -274,10 +271,14 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:9": Requirement(LAW, "A task ID is a credential."),
     "law:10": Requirement(LAW, "A task is no higher-trust channel: nothing is answered by default."),
     "law:11": Requirement(LAW, "What a server sends is bounded; what is beyond is a typed error."),
+    "law:12": Requirement(
+        LAW, "A mechanism is worth its reader.", untested="A reader decides. No test can measure it."
+    ),
     "law:13": Requirement(LAW, "One of each in a process: one writer, one lease and one timer a file."),
     "law:14": Requirement(LAW, "What is unambiguous is understood; what may have run is not harmless."),
     "law:15": Requirement(LAW, "An outcome is not gone because it was passed on."),
     "law:16": Requirement(LAW, "Whoever waits can see why: the last failure, and since when."),
+    "law:17": Requirement(LAW, "A call that a model repeats is not a second task where its host gave up."),
     "law:18": Requirement(LAW, "Foreign text is harmless where it is shown: in a terminal, a page, a log."),
 }
 
@@ -290,37 +291,14 @@ def requirement(*ids: str) -> Callable[[TestT], TestT]:
     """
     for name in ids:
         REQUIREMENTS[name]
-
-    def mark(test: TestT) -> TestT:
-        test.requirements = shown_by(test) | {*ids}  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-def shown_by(test: object) -> frozenset[str]:
-    """The requirements that a test function, or a class of tests, is marked with."""
-    return getattr(test, "requirements", frozenset())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failure the requirements that its test shows."""
-    report = yield
-    ids = shown_by(getattr(item, "function", None)) | shown_by(getattr(item, "cls", None))
-    if report.failed and ids:
-        told = [
-            f"{name} ({REQUIREMENTS[name].source}): {REQUIREMENTS[name].behaviour}" for name in sorted(ids)
-        ]
-        report.sections.append(("shows", "\n".join(told)))
-    return report
+    return lambda test: test
 
 
 @cache
 def read_claims() -> dict[str, list[str]]:
-    """Test functions and classes by the requirement that they claim to show, read from their source.
+    """The marked test functions by requirement, read from their source.
 
-    A test is told by its file, below the folder of the tests, and its name: ``aio/test_uncut.py::test_it``.
+    A test is named by its file below ``tests`` and by its function: ``aio/test_uncut.py::test_it``.
     """
     tests, found = Path(__file__).parent, dict[str, list[str]]()
     for path in tests.rglob("test_*.py"):

@@ -16,7 +16,6 @@ import pytest
 from tests._forked import fork_for_all
 from tests._halves import leave_one_half, runs_whole
 from tests._legacy_installs import CERTIFICATES_ELSEWHERE
-from tests._requirements import pytest_runtest_makereport
 from tests.docs.server import docs_server
 from tests.legacy_servers import (
     legacy_node_program,
@@ -41,7 +40,6 @@ __all__ = [
     "legacy_python_server",
     "legacy_server",
     "postgres",
-    "pytest_runtest_makereport",
     "real_server",
     "strict_server",
     "telling_fastmcp",

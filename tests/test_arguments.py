@@ -26,7 +26,6 @@ from mcp_tasks_client import (
     TasksExtension,
     tasks_http_client,
 )
-from tests._requirements import requirement
 from tests.kit.current_server import QUICK, RESULT, TOOL, CurrentServer, at_loopback
 from tests.kit.json_rpc_host import JsonRpcHost
 
@@ -153,7 +152,6 @@ async def test_arguments_are_sent_as_the_sdk_encodes_them(way: Any) -> None:
     assert len(marked) == (1 if way in OURS else 0)
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("way", OURS)
 async def test_a_key_stands_for_the_arguments_as_they_are_sent(way: Any) -> None:
     server = CurrentServer(calls=[REPLY])

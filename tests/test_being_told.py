@@ -35,7 +35,6 @@ from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.testing import ManualClock, completed, input_required, raising, text_result, working
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 from tests._forked import Program
-from tests._requirements import requirement
 from tests.engine.world import ASK, TASK, World
 from tests.kit.probed_journal import ProbedJournal
 
@@ -129,7 +128,6 @@ async def test_each_question_is_told_once_the_oldest_first_and_new_ones_at_once(
         assert len(program.given) == 5
 
 
-@requirement("law:3")
 async def test_a_question_that_opens_again_is_told_again(journal: Journal) -> None:
     given = asks()
     await journal.save(given)
@@ -160,7 +158,6 @@ anyio.run(main)
 """
 
 
-@requirement("law:13")
 async def test_what_another_process_of_the_machine_writes_is_told_within_a_second_or_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +239,6 @@ async def test_only_what_is_asked_for_is_told_and_nothing_that_the_inbox_does_no
         assert (lunches.given[0].label, none.given) == ("lunch", [])
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("which", ["asked", "ended"])
 async def test_the_loop_ends_when_the_inbox_closes(
     journal: Journal, which: str, monkeypatch: pytest.MonkeyPatch
@@ -389,7 +385,6 @@ async def test_a_question_and_the_end_of_a_call_are_told_as_they_come() -> None:
         assert (ended.given[0].status, ended.of) == ("completed", [handle.reference["record_id"]])
 
 
-@requirement("law:8")
 @pytest.mark.parametrize(("which", "reads", "make"), [("asked", "asking", asks), ("ended", "records", ends)])
 async def test_the_loop_ends_at_once_also_while_it_rests_between_two_looks(
     which: str, reads: str, make: Callable[[], TaskRecord]

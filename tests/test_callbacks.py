@@ -478,7 +478,6 @@ async def test_the_context_names_tool_task_and_key(task: Task | None) -> None:
     assert (context.tool, context.key, context.task) == ("deploy", KEY, task)
 
 
-@requirement("law:9")
 async def test_the_context_in_a_log_shows_neither_the_key_nor_the_whole_task_id() -> None:
     """Servers put the task ID into the key."""
     assert TASK_ID not in repr(CONTEXT)
@@ -625,7 +624,6 @@ async def test_what_the_callback_returned_is_left_as_it_was() -> None:
     assert accepted.content is None
 
 
-@requirement("law:10")
 @pytest.mark.parametrize(
     "schema",
     [
@@ -670,7 +668,7 @@ async def test_a_form_with_a_choice_of_all_countries_is_within_the_bound() -> No
 # ── answers that are none ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:10", "input:trust")
+@requirement("input:trust", "law:10")
 @pytest.mark.parametrize(
     ("request_", "name"),
     [(form(), "elicitation"), (URL, "elicitation"), (SAMPLING, "sampling"), (ROOTS, "roots")],
@@ -885,7 +883,6 @@ async def test_a_malformed_request_is_not_quoted() -> None:
 # ── what is declared ──────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:10")
 async def test_capabilities_are_declared_only_where_there_is_a_callback() -> None:
     assert Callbacks().capabilities == {}
     assert Callbacks(elicitation=say_yes).capabilities == {"elicitation": {"form": {}, "url": {}}}

@@ -39,7 +39,6 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.kit.older_server import OlderServer, as_app, refusal
 from tests.testing.asking import serve_app
@@ -230,7 +229,6 @@ async def test_a_task_outlives_the_credential_that_it_began_with(
 # ── headers that are asked for ────────────────────────────────────────────────────────────────
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("version", [CURRENT, OLDER])
 async def test_a_plain_function_and_the_default_transport_serve_a_blocking_client(version: str) -> None:
     server = Guarded(version, expires=3)

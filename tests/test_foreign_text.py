@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tasks_client.foreign_text import many_lines, one_line
-from tests._requirements import requirement
 
 HOSTILE = (
     "\x1b[2J\x1b[1;1Hgone",
@@ -25,7 +24,6 @@ sequences = st.text(alphabet="\x1b[];0123456789mHJ\r\n\t ab")
 texts = st.text(st.characters()) | st.sampled_from(HOSTILE) | sequences
 
 
-@requirement("law:18")
 @given(texts, st.integers(1, 400))
 def test_one_line_is_printable_and_bounded(text: str, longest: int) -> None:
     shown = one_line(text, longest)
@@ -33,7 +31,6 @@ def test_one_line_is_printable_and_bounded(text: str, longest: int) -> None:
     assert len(shown) <= longest
 
 
-@requirement("law:18")
 @given(texts, st.integers(1, 400), st.integers(1, 10))
 def test_many_lines_are_printable_and_bounded(text: str, longest: int, most: int) -> None:
     shown = many_lines(text, longest, most)
@@ -42,7 +39,6 @@ def test_many_lines_are_printable_and_bounded(text: str, longest: int, most: int
     assert shown.count("\n") < most
 
 
-@requirement("law:18")
 @given(texts)
 def test_a_screen_changes_only_below_its_own_place(text: str) -> None:
     screen = pyte.Screen(80, 200)

@@ -20,7 +20,6 @@ from mcp import MCPError
 
 from mcp_tasks_client import OutcomeUnknownError, SessionError, idempotency_key
 
-from ._requirements import requirement
 from ._results import text
 from ._ways import Door, Opened, Way
 from ._ways_servers import Older, Real
@@ -154,7 +153,6 @@ async def in_each(urls: Urls, act: Callable[[str], Coroutine[Any, Any, None]]) -
             acts.start_soon(act, url)
 
 
-@requirement("law:7")
 @through(NATIVE, DROPPED, BENEATH)
 async def test_a_task_and_its_question_outlive_the_limit(
     current: Urls, real_server: RealServer, way: Way
@@ -166,7 +164,6 @@ async def test_a_task_and_its_question_outlive_the_limit(
     await in_each(current, act)
 
 
-@requirement("law:2", "law:14")
 @through(NATIVE, BENEATH)
 async def test_what_became_of_a_call_beyond_the_limit_is_not_known(
     current: Urls, real_server: RealServer, way: Way

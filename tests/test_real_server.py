@@ -79,7 +79,7 @@ async def test_a_task_that_is_done_at_the_first_look(real_server: RealServer) ->
         assert result.structured_content == {"result": 3}
 
 
-@requirement("poll:respect-interval", "law:4")
+@requirement("poll:respect-interval")
 async def test_a_slow_task_with_status_messages_is_polled_at_its_pace(real_server: RealServer) -> None:
     messages: list[str | None] = []
     async with opened(real_server) as client:
@@ -211,7 +211,6 @@ async def test_cancelling(real_server: RealServer) -> None:
     assert "notifications/cancelled" not in {entry.method for entry in real_server.witness()}
 
 
-@requirement("law:8")
 async def test_abandoning_leaves_the_task_alone_or_cancels_it_as_wished(real_server: RealServer) -> None:
     for on_abandon, cancels in (("detach", 0), ("cancel", 1)):
         journal = MemoryJournal()
@@ -230,7 +229,6 @@ async def test_a_tool_that_requires_tasks(real_server: RealServer) -> None:
         assert text(await client.call_tool("must_task", {"n": 4})) == "4"
 
 
-@requirement("law:7")
 async def test_a_missing_capability_is_told_from_other_errors(real_server: RealServer) -> None:
     async with httpx.AsyncClient(transport=Undeclared(), trust_env=False) as http_client:
         session = HttpSession(real_server.url, http_client=http_client)

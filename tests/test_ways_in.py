@@ -212,7 +212,6 @@ async def test_a_task_that_the_server_does_not_know_is_not_found(door: Door) -> 
             await handle.result()
 
 
-@requirement("law:6")
 @doors(real=False, waits=False)
 async def test_a_result_that_breaks_the_output_schema_of_its_tool_is_an_error(door: Door) -> None:
     async with door.opened() as opened:
@@ -238,7 +237,6 @@ def forms(asked: Sequence[str]) -> list[str]:
     return [one for one in asked if one not in ("model", "roots")]
 
 
-@requirement("law:10")
 @doors(older=True, modes=EVERY_MODE)
 async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Door) -> None:
     host = Person()
@@ -276,7 +274,6 @@ async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_an
     assert host.asked == [*case.asks] * 2
 
 
-@requirement("law:8")
 @doors(real=False, modes=EVERY_MODE)
 async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(door: Door) -> None:
     if door.way == Way("mcp-stdio", "around"):
@@ -333,7 +330,6 @@ async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_w
 # ── time-outs, and connections that come and go ──
 
 
-@requirement("law:2", "law:8")
 @doors()
 async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
     door: Door,
@@ -364,7 +360,7 @@ NATIVE, MCP = Way("native", "native"), Way("mcp-http", "dropped")
 FASTMCP, SESSION = Way("fastmcp-http", "dropped"), Way("session-http", "wrapped")
 
 
-@requirement("law:1", "law:2", "law:3", "persist:task-ids")
+@requirement("persist:task-ids")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # FastMCP's client knows no other
 @pytest.mark.parametrize(
     ("first", "second"),

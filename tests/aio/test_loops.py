@@ -8,7 +8,6 @@ import gc
 import trio
 
 from mcp_tasks_client.aio.loops import Loops
-from tests._requirements import requirement
 
 
 async def note(loops: Loops) -> bool:
@@ -21,7 +20,6 @@ def test_what_has_run_in_no_loop_has_lost_none() -> None:
     assert not Loops().have_closed()
 
 
-@requirement("law:13")
 def test_a_loop_that_has_closed_is_noticed_and_one_that_stands_still_is_not() -> None:
     loops, loop = Loops(), asyncio.new_event_loop()
     assert not loop.run_until_complete(note(loops))
@@ -33,7 +31,6 @@ def test_a_loop_that_has_closed_is_noticed_and_one_that_stands_still_is_not() ->
     assert loops.have_closed()
 
 
-@requirement("law:5", "law:13")
 def test_one_loop_that_is_open_is_enough() -> None:
     loops, first, second = Loops(), asyncio.new_event_loop(), asyncio.new_event_loop()
     for loop in (first, second):

@@ -16,7 +16,6 @@ from anyio.lowlevel import checkpoint
 from mcp_tasks_client import JournalError, TasksClientError
 from mcp_tasks_client.aio.own_task import OwnTask
 from mcp_tasks_client.testing import scripted_client
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import NO_JITTER, World
 
@@ -62,7 +61,6 @@ async def in_another_task(work: Any) -> None:
         tasks.start_soon(work)
 
 
-@requirement("law:8")
 async def test_a_client_is_opened_in_one_task_and_closed_in_another() -> None:
     world = World()
     client = scripted_client(world.server, journal=world.journal, poll=NO_JITTER)

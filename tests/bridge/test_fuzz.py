@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests._requirements import requirement
 from tests.campaigns.torture.run import Servers, servers
 from tests.kit.command import until
 from tests.kit.piped_bridge import PipedBridge, piped_bridge
@@ -111,7 +110,6 @@ _lines = (
 )
 
 
-@requirement("law:14")
 @settings(
     max_examples=60,
     deadline=None,
@@ -177,7 +175,6 @@ def test_requests_of_one_id_harm_nobody(bridge: PipedBridge) -> None:
     _is_alive(bridge)
 
 
-@requirement("law:11")
 def test_a_line_that_is_too_long_is_refused_and_leaves_no_memory(bridge: PipedBridge) -> None:
     _is_alive(bridge)
     before = bridge.resident_mb
@@ -194,7 +191,6 @@ def test_a_line_that_is_too_long_is_refused_and_leaves_no_memory(bridge: PipedBr
 # ── too much ──
 
 
-@requirement("law:11")
 def test_each_of_ten_thousand_requests_has_a_reply(bridge: PipedBridge) -> None:
     _is_alive(bridge)
     before, most = bridge.resident_mb, 10_000
@@ -216,7 +212,6 @@ def test_a_request_that_is_given_up_makes_room_for_another(hanging_url: str, tmp
         _is_alive(bridge)
 
 
-@requirement("law:11")
 def test_a_host_that_does_not_read_costs_no_memory_and_holds_up_no_end(
     server: Servers, tmp_path: Path
 ) -> None:

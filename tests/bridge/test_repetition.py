@@ -16,6 +16,7 @@ import pytest
 
 from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.bridge import serving
+from tests._requirements import requirement
 
 from .behind import RICH, URL, Wire, behind
 from .memory_host import LIMIT_S, VERSIONS, MemoryHost, Refused, reference_in, text_of
@@ -68,8 +69,11 @@ async def test_equal_is_what_json_has_as_equal(
     assert len(wire.calls("work")) == (1 if is_equal else 2)
 
 
+@requirement("law:17")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_call_is_joined_by_the_message_behind_that_of_giving_up(wire: Wire, version: str) -> None:
+async def test_a_call_that_a_model_repeats_after_its_host_gave_up_is_no_second_task(
+    wire: Wire, version: str
+) -> None:
     host = MemoryHost(version)
     wire.hold("tasks/get")
     async with bridged(wire, host):

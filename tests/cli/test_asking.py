@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client.cli.exits import Exit
-from tests._requirements import requirement
 from tests.kit.terminal import COMMAND, Terminal, in_terminal, run_command
 from tests.real_server import RealServer
 
@@ -125,7 +124,6 @@ def test_declining_is_a_key_and_each_word_is_a_value(
         assert result_of(terminal) == {"action": action}
 
 
-@requirement("law:3")
 def test_a_second_terminal_answers_while_the_first_one_asks(
     real_server: RealServer, journal: Path | str, options: dict[str, str]
 ) -> None:
@@ -145,7 +143,6 @@ def test_a_second_terminal_answers_while_the_first_one_asks(
     assert late.code == Exit.GONE
 
 
-@requirement("law:3")
 def test_a_question_of_a_program_that_was_killed_is_answered_from_another_terminal(
     real_server: RealServer, journal: Path | str, options: dict[str, str]
 ) -> None:

@@ -650,7 +650,6 @@ def test_a_dumb_terminal_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 HOSTILE: Final = "\x1b[2J\x1b]52;c;eA==\x07\u202e\u200b\x9b1A<b>[red]%s{x}\r\nDecline says no.\x00"
 
 
-@requirement("law:18")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @example(HOSTILE)
 @example("x" * 1_000)

@@ -121,7 +121,6 @@ def test_a_number_that_json_lacks_is_null(number: str) -> None:
     assert json.loads(shown, parse_constant=refuse) == {"a": [None, 1.5, {"b": None}], "c": [None]}
 
 
-@requirement("law:18")
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("shown", ["ls", "ls | cat", "show", "call as JSON", "progress", "watch"])
 def test_no_words_of_a_server_show_the_whole_id_of_its_task(shown: str, as_json: bool) -> None:

@@ -8,8 +8,6 @@ from typing import Final
 
 import pytest
 
-from tests._requirements import requirement
-
 from .axes import IMPOSSIBLE, Cell, all_cells, cells, meetings, short_run
 from .contract import Crossing
 from .host import hosting
@@ -43,7 +41,6 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
     ]
 
 
-@requirement("law:2", "law:5", "law:6", "law:8")
 def test_what_happens_to_one_call_costs_nobody_a_result(cell: Cell, sites: Sites, tmp_path: Path) -> None:
     version, _, stateless = cell.version.partition(" ")
     site = sites.add(version, has_sessions=not stateless)

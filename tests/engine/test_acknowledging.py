@@ -17,7 +17,6 @@ from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.testing import FaultPlan, ManualClock, failed, raising, scripted_client, working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import OnDisk
 from tests.engine.world import DONE, NO_JITTER, TASK, World
@@ -72,7 +71,6 @@ async def test_what_is_acknowledged_counts_as_delivered(world: World, key: str |
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("way", ["handle", "client, by handle", "client, by record"])
 async def test_what_may_be_lost_on_its_way_can_be_had_again_for_a_while(world: World, way: str) -> None:
     async with world.client() as client:
@@ -167,7 +165,6 @@ async def test_a_call_that_is_not_in_the_journal_can_be_acknowledged_once_it_has
         assert await client.records() == []
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("way", ["handle", "client", "inbox"])
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_what_the_journal_does_not_show_is_acknowledged_only_where_that_forgets_it(
@@ -190,7 +187,6 @@ async def test_what_the_journal_does_not_show_is_acknowledged_only_where_that_fo
             await acknowledge()
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_a_journal_that_shows_a_call_and_does_not_let_it_be_written_is_told_of(key: str | None) -> None:
     """As where row-level security lets a user read, and not write."""
@@ -218,7 +214,6 @@ async def test_a_journal_that_shows_a_call_and_does_not_let_it_be_written_is_tol
         journal.is_open_to_writes = True
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_the_outcome_of_another_living_client_can_be_acknowledged(
     world: World, key: str | None, caplog: pytest.LogCaptureFixture
@@ -238,7 +233,6 @@ async def test_the_outcome_of_another_living_client_can_be_acknowledged(
     assert "DrivenElsewhere" not in caplog.text
 
 
-@requirement("law:5")
 async def test_what_changes_hands_just_then_is_acknowledged_all_the_same(world: World) -> None:
     plan = FaultPlan()
 
@@ -304,7 +298,6 @@ class RefusedError(Exception):
     """The host's own database is full."""
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("left_by", ["an error", "a cancellation"])
 @pytest.mark.parametrize("again", ["resumed", "by another", "resumed by the next", "called under its key"])
 async def test_an_outcome_whose_block_was_left_otherwise_comes_again(
@@ -339,7 +332,6 @@ async def test_an_outcome_whose_block_was_left_otherwise_comes_again(
         assert len(await client.resume()) == (1 if again == "resumed by the next" else 0)
 
 
-@requirement("law:15")
 async def test_an_outcome_that_one_of_two_handles_has_not_got_stays_with_the_other(world: World) -> None:
     async with world.client() as client:
         handle = await finished(world, client)

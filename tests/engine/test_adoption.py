@@ -109,7 +109,7 @@ async def adopting(client: TasksClient, limit: int | None = None) -> AsyncIterat
 # ── what is adopted ───────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5", "persist:task-ids")
+@requirement("persist:task-ids")
 async def test_what_is_pending_is_adopted_at_once_the_oldest_first() -> None:
     world = tasks_of(3)
     finish(world, "task-1")
@@ -169,7 +169,6 @@ async def test_what_this_client_drives_is_not_adopted(way: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("way", ["the handle is dropped", "the block fails"])
 async def test_an_outcome_that_nobody_has_had_is_adopted_again_with_the_next_look(
@@ -204,7 +203,6 @@ async def test_an_outcome_that_nobody_has_had_is_adopted_again_with_the_next_loo
     assert len(world.server.log("tools/call")) == count
 
 
-@requirement("law:5")
 async def test_what_a_host_has_that_is_not_heard_of_is_adopted_within_two_leases(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path)
     theirs = ScriptedSession(clock=hosts.clock, calls=[working(TASK, poll_interval_ms=600_000)])
@@ -222,7 +220,6 @@ async def test_what_a_host_has_that_is_not_heard_of_is_adopted_within_two_leases
             assert text(await adopter.handles[0]) == "done"
 
 
-@requirement("law:2", "law:5")
 async def test_an_owner_that_wakes_up_again_follows_whoever_has_adopted_its_call(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path)
     theirs = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [AT_WORK]})
@@ -265,7 +262,6 @@ async def test_no_more_than_the_limit_are_unfinished_at_once() -> None:
         assert adopter.ids == [f"task-{number}" for number in range(5)]
 
 
-@requirement("law:5")
 async def test_what_another_host_has_taken_meanwhile_counts_for_no_limit(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path)
     script: dict[str, Any] = {
@@ -305,7 +301,6 @@ async def test_outcomes_that_are_there_count_for_no_limit() -> None:
         assert adopter.ids == [f"task-{number}" for number in range(4)]
 
 
-@requirement("law:5")
 async def test_replicas_with_a_limit_share_what_there_is() -> None:
     world = tasks_of(6)
     await leave(world, 6)
@@ -331,7 +326,6 @@ async def test_a_limit_of_nothing_is_refused(limit: Any) -> None:
 # ── what parks ────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:4")
 async def test_what_parks_for_want_of_an_answer_is_adopted_once_by_each_replica() -> None:
     world = World(gets={TASK: [ASKS]})
     await leave(world)
@@ -395,7 +389,6 @@ async def test_what_parks_is_adopted_again_if_its_answer_came_just_before() -> N
     assert [sent.answers for sent in world.server.log("tasks/update")] == [{"k": ANSWER}]
 
 
-@requirement("law:3")
 async def test_what_one_answers_another_adopts() -> None:
     """A worker without a callback, and a web service that drives nothing."""
     world = World(gets={TASK: [ASKS]})
@@ -477,7 +470,6 @@ async def test_what_another_takes_that_dies_is_adopted_again(tmp_path: Path) -> 
                 await adopter.have_by_now(2)
 
 
-@requirement("law:4")
 async def test_what_parks_for_another_reason_is_tried_again_later_and_holds_up_no_other() -> None:
     world = tasks_of(2)
     refused = SessionError("no", code=-32000, remote_message="no")
@@ -515,7 +507,6 @@ async def test_the_loop_ends_when_the_client_closes(there_is_something: bool) ->
         assert len(await client.resume()) == int(there_is_something)
 
 
-@requirement("law:5", "law:8")
 @pytest.mark.parametrize("when", ["before it looks", "while it looks"])
 async def test_a_client_that_closes_keeps_nothing_that_it_takes_at_that_moment(when: str) -> None:
     world, plan, closing = tasks_of(3), FaultPlan(), anyio.Event()
@@ -570,7 +561,6 @@ async def test_nothing_is_adopted_when_the_loop_has_been_left(how: str) -> None:
         assert {handle.task_id for handle in await client.resume()} >= {"task-1", "task-2"}
 
 
-@requirement("law:8")
 async def test_a_loop_that_is_cancelled_while_it_looks_loses_nothing() -> None:
     world, plan, count = tasks_of(120), FaultPlan(), 120
     scope = anyio.CancelScope()

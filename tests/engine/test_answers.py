@@ -49,7 +49,6 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
 from tests.kit.probed_journal import ProbedJournal
@@ -177,7 +176,6 @@ async def test_what_is_no_question_id_is_refused(server: ScriptedServer, name: A
 # ── answered from outside ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("tool", ["sign", "ask_first"])
 @pytest.mark.parametrize("who", ["the client", "another client"])
 async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_journal(
@@ -198,7 +196,6 @@ async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_
         assert await driver.questions() == []
 
 
-@requirement("law:10")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("by", ["the question", "the handle", "the client", "another client", "the inbox"])
 async def test_what_was_typed_into_a_form_that_is_not_accepted_goes_nowhere(
@@ -242,7 +239,6 @@ async def test_a_question_before_a_call_without_a_key_is_answered_where_it_is_ma
     assert results == ["Ada"]
 
 
-@requirement("law:3")
 async def test_each_kind_of_question_can_be_answered_later(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -260,7 +256,6 @@ async def test_each_kind_of_question_can_be_answered_later(
         assert text(await handle.result()) == "done"
 
 
-@requirement("law:3", "law:5")
 async def test_a_parked_call_that_was_answered_goes_on_when_it_is_taken_up(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -288,7 +283,6 @@ async def _take_out(handle: TaskHandle) -> str:
         return text(result)
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("tells", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize(
     ("wait", "end"),
@@ -321,7 +315,6 @@ async def test_what_parked_a_call_is_not_told_once_it_was_answered(
         assert (text(ended) if end is None else ended) == (end or "Ada")
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_what_parked_a_call_before_its_task_is_not_told_once_it_was_answered(
     server: ScriptedServer, make_journal: Callable[[], Journal], key: str | None
@@ -335,7 +328,6 @@ async def test_what_parked_a_call_before_its_task_is_not_told_once_it_was_answer
         assert await _follow(handle) == "completed"
 
 
-@requirement("law:3")
 async def test_who_repeats_a_call_under_its_key_is_not_told_what_was_answered_meanwhile(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -348,7 +340,6 @@ async def test_who_repeats_a_call_under_its_key_is_not_told_what_was_answered_me
         assert text(await client.call_tool("sign", idempotency_key=KEY)) == "Ada"
 
 
-@requirement("law:3", "law:5")
 async def test_what_is_answered_while_nobody_drives_is_sent_by_whoever_resumes(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -387,7 +378,6 @@ class Mute(MemoryJournal):
         return stop
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("tool", ["sign", "ask_first"])
 async def test_what_was_left_is_read_when_the_call_is_taken_up_whether_or_not_the_journal_tells(
     server: ScriptedServer, tool: str
@@ -438,7 +428,6 @@ async def test_what_the_next_round_asks_has_another_name_though_no_time_has_pass
     assert results == ["done"]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("key", [KEY, None])
 @pytest.mark.parametrize("tool", ["sign", "ask_first"])
 async def test_who_accepts_a_form_as_it_stands_gives_the_defaults_of_its_required_fields(
@@ -458,7 +447,6 @@ async def test_who_accepts_a_form_as_it_stands_gives_the_defaults_of_its_require
 # ── the first answer counts ───────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_of_two_persons_who_answer_at_once_one_is_told_that_the_other_was_faster(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -482,7 +470,6 @@ async def test_of_two_persons_who_answer_at_once_one_is_told_that_the_other_was_
         assert text(await handle.result()) == sent[0]
 
 
-@requirement("law:3")
 async def test_of_two_who_answer_a_plain_call_at_once_one_is_told_that_the_other_was_faster(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -527,7 +514,6 @@ async def test_whoever_is_late_is_told_whether_the_answer_is_the_same(
             assert "Ada" not in str(late.value)
 
 
-@requirement("law:3")
 @pytest.mark.parametrize(("answer", "same"), [(ADA, True), (BOB, False)], ids=["equal", "other"])
 async def test_whoever_is_late_is_told_whether_the_answer_is_the_same_though_it_was_heeded_meanwhile(
     server: ScriptedServer, answer: ElicitResult, same: bool
@@ -567,7 +553,6 @@ class CutOff(MemoryJournal):
         return await super().instruct(record_id, instruction)
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("tool", ["sign_slowly", "ask_first"])
 async def test_who_was_cut_off_while_the_answer_was_heeded_is_told_that_it_counts(
     server: ScriptedServer, tool: str
@@ -600,7 +585,6 @@ async def test_who_was_cut_off_until_the_call_had_ended_is_not_told_that_nothing
 # ── an answer and a cancel at once ────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("by", ["an inbox", "the driver"])
 @pytest.mark.parametrize("tool", ["sign_slowly", "ask_first"])
 async def test_whose_answer_comes_after_a_cancel_is_told_that_it_is_not_sent(
@@ -634,7 +618,6 @@ async def call_and_lose(client: TasksClient, tool: str) -> None:
         await client.call_tool(tool, idempotency_key=KEY)
 
 
-@requirement("law:3", "law:8")
 async def test_an_answer_that_was_left_before_a_cancel_is_sent_before_it() -> None:
     """Both are found at once. Its person was told that it counts, and the next question is not put."""
     asks = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
@@ -655,7 +638,6 @@ async def test_an_answer_that_was_left_before_a_cancel_is_sent_before_it() -> No
         del handle
 
 
-@requirement("law:3")
 async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answered(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -681,7 +663,6 @@ async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answere
         await handle.cancel()
 
 
-@requirement("law:3")
 async def test_what_others_have_answered_is_not_put_when_the_question_before_it_is_withdrawn() -> None:
     """Both answers are found at once, as after a request that took its time."""
     asks = input_required(TASK, {"k": ASK, "k2": ASK}, poll_interval_ms=1000)
@@ -702,7 +683,6 @@ async def test_what_others_have_answered_is_not_put_when_the_question_before_it_
     assert [sent.answers.keys() for sent in world.server.log("tasks/update")] == [{"k", "k2"}]
 
 
-@requirement("law:3", "law:8")
 @pytest.mark.parametrize("left", ["an answer", "a cancel"])
 async def test_what_others_leave_while_the_driver_reads_is_heeded_without_a_poll(left: str) -> None:
     asks = input_required(TASK, {"k": ASK, "k2": ASK}, poll_interval_ms=60_000)
@@ -738,7 +718,6 @@ async def test_what_others_leave_while_the_driver_reads_is_heeded_without_a_poll
         assert cancels == 1
 
 
-@requirement("law:3", "law:8")
 @pytest.mark.parametrize("left", ["an answer", "a cancel"])
 async def test_what_others_leave_while_a_poll_hangs_is_heeded_before_the_next_form(
     server: ScriptedServer, make_journal: Callable[[], Journal], left: str
@@ -773,7 +752,6 @@ async def test_what_others_leave_while_a_poll_hangs_is_heeded_before_the_next_fo
         await handle.cancel()
 
 
-@requirement("law:3")
 async def test_a_callback_that_is_late_is_told_so_once_and_its_answer_is_not_sent(
     server: ScriptedServer, make_journal: Callable[[], Journal], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -794,7 +772,6 @@ async def test_a_callback_that_is_late_is_told_so_once_and_its_answer_is_not_sen
     assert "Bob" not in caplog.text
 
 
-@requirement("law:3")
 async def test_a_callback_that_fails_after_somebody_has_answered_parks_nothing(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -881,7 +858,6 @@ async def test_a_question_is_answered_by_a_handle_of_its_own_call_only(
 # ── later ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_a_callback_may_leave_one_question_and_is_not_asked_again_until_it_is_resumed(
     server: ScriptedServer, make_journal: Callable[[], Journal], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -930,7 +906,6 @@ def test_a_word_that_is_not_later_is_refused() -> None:
 # ── cancelled from outside ────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5", "law:8")
 @pytest.mark.parametrize("tool", ["sign", "ask_first", "sign_slowly"])
 async def test_a_call_that_another_client_drives_is_cancelled_through_the_journal(
     server: ScriptedServer, make_journal: Callable[[], Journal], tool: str
@@ -966,7 +941,6 @@ async def test_a_call_that_another_client_drives_is_cancelled_through_the_journa
             await anyio.sleep(0.01)
 
 
-@requirement("law:8")
 async def test_a_call_that_is_to_be_cancelled_asks_nothing_any_more(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -983,7 +957,6 @@ async def test_a_call_that_is_to_be_cancelled_asks_nothing_any_more(
             await caught.value.handle.result()
 
 
-@requirement("law:2", "law:8")
 @pytest.mark.parametrize("parked", [False, True])
 async def test_a_resent_call_that_asks_and_is_cancelled_from_outside_stays_of_unknown_outcome(
     server: ScriptedServer, make_journal: Callable[[], Journal], parked: bool
@@ -1016,7 +989,6 @@ async def test_a_resent_call_that_asks_and_is_cancelled_from_outside_stays_of_un
         assert isinstance(ended.pop(), OutcomeUnknownError)
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("point", ["commit: instruct", "commit: AnswerReady", "send: tasks/update"])
 async def test_a_client_that_is_killed_around_an_answer_loses_it_not(
@@ -1042,7 +1014,6 @@ async def test_a_client_that_is_killed_around_an_answer_loses_it_not(
         assert text(await handle.result()) == ("Bob" if before_any_commit else "Ada")
 
 
-@requirement("law:3")
 async def test_a_question_that_is_asked_anew_by_a_call_that_is_sent_again_takes_a_new_answer(
     server: ScriptedServer, make_journal: Callable[[], Journal]
 ) -> None:
@@ -1104,7 +1075,6 @@ async def test_a_call_whose_question_waits_costs_a_poll_and_no_more(server: Scri
         assert text(await handle.result()) == "Ada"
 
 
-@requirement("law:3")
 async def test_what_the_session_knows_of_a_task_after_an_answer_is_journaled_with_it() -> None:
     """Another client that takes the call over right then takes no question for the answered one."""
     world = World(gets={TASK: [input_required(TASK, {"name": ASK}), DONE]})

@@ -21,7 +21,6 @@ from mcp_tasks_client.testing import (
     input_required,
     text_result,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import OnDisk
 from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
@@ -60,7 +59,6 @@ def make_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Ma
     return lambda clock: OnDisk(tmp_path / "journal.sqlite3", clock)
 
 
-@requirement("law:3", "law:7")
 async def test_an_answer_that_the_server_lost_goes_again_and_nobody_is_asked_again(
     make_journal: Callable[[ManualClock], Journal], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,7 +71,6 @@ async def test_an_answer_that_the_server_lost_goes_again_and_nobody_is_asked_aga
     world.scripted.witness.check(at_most_once=True)
 
 
-@requirement("law:3", "law:7")
 async def test_an_answer_that_the_server_lost_goes_again_from_another_process(
     make_journal: Callable[[ManualClock], Journal],
 ) -> None:
@@ -92,7 +89,6 @@ async def test_an_answer_that_the_server_lost_goes_again_from_another_process(
     world.scripted.witness.check(at_most_once=True)
 
 
-@requirement("law:3", "law:16")
 async def test_a_key_that_stands_for_another_question_parks_the_call() -> None:
     """The answer to the first question is none to the second, and would be refused at every poll."""
     other = {**ASK, "params": {**ASK["params"], "message": "How many more?"}}
@@ -110,7 +106,6 @@ async def test_a_key_that_stands_for_another_question_parks_the_call() -> None:
     assert len(world.server.log("tasks/update")) == 1
 
 
-@requirement("law:16")
 async def test_a_task_that_waits_for_an_answer_to_a_question_that_nobody_heard_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -121,7 +116,6 @@ async def test_a_task_that_waits_for_an_answer_to_a_question_that_nobody_heard_s
     assert caplog.text.count("the task waits for an answer, and no question of it was heard") == 1
 
 
-@requirement("law:3")
 async def test_after_a_restart_a_poll_goes_before_anybody_is_asked() -> None:
     """Nobody answers for a task that the server has forgotten."""
     gone = SessionError("Not known.", code=-32602, retryable=False)

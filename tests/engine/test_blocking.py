@@ -61,7 +61,6 @@ from mcp_tasks_client.testing import (
 from tests._results import text
 from tests.kit.probed_journal import ProbedJournal
 
-from .._requirements import requirement
 from ..scripted_session import STALL, ScriptedSession
 
 TASK = "task-0123456789abcdef"
@@ -199,7 +198,6 @@ def test_start_tool_returns_at_once_with_a_handle_that_can_be_looked_at() -> Non
         assert handle.done
 
 
-@requirement("law:8")
 def test_result_with_a_timeout_stops_waiting_and_the_task_goes_on() -> None:
     server = CancellableSession()
     with blocking(server) as client:
@@ -434,7 +432,6 @@ def test_an_exception_in_the_block_comes_out_as_it_is_and_everything_is_closed()
     assert server.closed
 
 
-@requirement("law:8")
 def test_nothing_is_asked_of_the_server_and_no_thread_is_left_after_the_block() -> None:
     before = set(threading.enumerate())
     polled = threading.Event()
@@ -573,7 +570,6 @@ def test_ctrl_c_ends_the_call_inside_as_cancelling_it_would() -> None:
 
 
 @interruptible
-@requirement("law:8")
 def test_ctrl_c_in_a_detaching_client_stops_the_observation_and_leaves_the_task_to_be_resumed() -> None:
     journal = MemoryJournal()
     server = Interrupting()

@@ -15,7 +15,6 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.machine.events import AnswerReady, CancelAcknowledged
 from mcp_tasks_client.testing import completed, input_required, text_result, working
-from tests._requirements import requirement
 from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +36,6 @@ def told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="mcp_tasks_client")
 
 
-@requirement("law:16")
 async def test_the_life_of_a_call_is_told_turn_by_turn(caplog: pytest.LogCaptureFixture) -> None:
     world = World(gets={TASK: [LOST, LOST, input_required(TASK, {"n": ASK}), FOREVER, DONE]})
     async with world.client(elicitation=Asked(YES)) as client:
@@ -53,7 +51,6 @@ async def test_the_life_of_a_call_is_told_turn_by_turn(caplog: pytest.LogCapture
     ]
 
 
-@requirement("law:16")
 async def test_what_parks_a_call_and_who_goes_on_with_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     world = World(gets={TASK: [input_required(TASK, {"n": ASK}), CredentialRefusedError("HTTP 401."), DONE]})
     async with world.client() as client:
@@ -70,7 +67,6 @@ async def test_what_parks_a_call_and_who_goes_on_with_it_is_told(caplog: pytest.
     assert turns(caplog) == [("resumed", "INFO"), ("ended", "INFO"), ("delivered", "INFO")]
 
 
-@requirement("law:16")
 async def test_a_task_that_is_gone_and_one_that_was_attached_and_cancelled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -87,7 +83,6 @@ async def test_a_task_that_is_gone_and_one_that_was_attached_and_cancelled(
     ]
 
 
-@requirement("law:16")
 async def test_a_call_with_a_key_whose_reply_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     world = World(calls=[LOST])
     async with world.client() as client:
@@ -116,7 +111,6 @@ async def test_a_call_that_is_answered_at_once_leaves_no_line(caplog: pytest.Log
     assert caplog.records == []
 
 
-@requirement("law:9")
 async def test_fields_name_the_call_and_neither_they_nor_the_line_hold_the_task_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -141,7 +135,6 @@ async def test_fields_name_the_call_and_neither_they_nor_the_line_hold_the_task_
         assert TASK not in f"{record.getMessage()} {record.__dict__}"
 
 
-@requirement("law:9")
 async def test_a_task_id_that_holds_escape_sequences_and_line_breaks_reaches_no_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

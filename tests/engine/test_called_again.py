@@ -23,7 +23,6 @@ from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import FaultPlan, KilledError, kill, raising, text_result, working
 from mcp_tasks_client.testing.probes import Moment
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import LOST, TASK, Asked, World
 
@@ -49,7 +48,6 @@ def called_at(world: World) -> list[float]:
     return [sent.at for sent in world.server.log("tools/call")]
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_a_call_goes_again_when_the_server_has_said_and_else_after_the_back_off(
     key: str | None,
@@ -75,7 +73,6 @@ async def test_the_wait_is_before_a_task_as_well() -> None:
     assert called_at(world) == [0.0, 1.0]
 
 
-@requirement("law:4")
 async def test_no_wait_is_longer_than_the_longest() -> None:
     world = World(calls=[busy(7200.0), AT_ONCE])
     async with world.client(poll=patient(math.inf, longest_wait_s=60.0)) as client:
@@ -134,7 +131,6 @@ async def stop_waiting(world: World, client: TasksClient, key: str | None) -> Ta
     return handle
 
 
-@requirement("law:16")
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_whoever_waits_for_a_slot_can_see_why(
     key: str | None, caplog: pytest.LogCaptureFixture
@@ -155,7 +151,6 @@ async def test_whoever_waits_for_a_slot_can_see_why(
     assert "unreachable" not in events
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_a_caller_that_stops_waiting_sends_nothing_more_and_can_wait_on(key: str | None) -> None:
     world = World(calls=[busy(30.0), AT_ONCE])
@@ -166,7 +161,6 @@ async def test_a_caller_that_stops_waiting_sends_nothing_more_and_can_wait_on(ke
     assert called_at(world) == [0.0, 30.0], "at the time that the server has named"
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("somebody_waits", [False, True])
 async def test_a_call_that_waits_for_a_slot_can_be_cancelled_and_ends_at_once(
@@ -193,7 +187,6 @@ async def test_a_call_that_waits_for_a_slot_can_be_cancelled_and_ends_at_once(
     assert called_at(world) == [0.0]
 
 
-@requirement("law:2")
 async def test_who_does_not_allow_a_second_run_does_not_go_on_with_the_call_of_somebody_who_did() -> None:
     world = World(calls=[LOST, busy(2.0), AT_ONCE])
     async with world.client(poll=patient()) as client:
@@ -226,7 +219,6 @@ async def test_of_two_clients_that_wait_under_one_key_the_other_calls_when_one_h
         assert results == ["done"]
 
 
-@requirement("law:8")
 async def test_a_handle_of_a_wait_that_another_client_went_on_with_cancels_the_task() -> None:
     world = World(calls=[busy(30.0), working(TASK, poll_interval_ms=1000)], gets={TASK: [working(TASK)]})
     async with world.client(poll=patient()) as one, world.client(poll=patient()) as other:
@@ -237,7 +229,6 @@ async def test_a_handle_of_a_wait_that_another_client_went_on_with_cancels_the_t
         assert len(world.server.log("tasks/cancel")) == 1
 
 
-@requirement("law:8")
 async def test_a_resent_call_that_is_cancelled_while_it_waits_for_a_slot_ends_at_once() -> None:
     """What became of the first one stays unknown."""
     world = World(calls=[LOST, busy(30.0), AT_ONCE])
@@ -263,7 +254,6 @@ async def test_a_resent_call_that_is_cancelled_while_it_waits_for_a_slot_ends_at
 # ── a process that dies ───────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:1", "law:2", "law:4")
 @pytest.mark.parametrize(
     ("moment", "point"), [("after", "commit: CallRefused"), ("before", "commit: CallBegun")]
 )
@@ -284,7 +274,6 @@ async def test_a_process_that_is_killed_while_it_waits_leaves_its_key_usable(
     assert again == pytest.approx(30.0 if point == "commit: CallRefused" else before, abs=0.3)
 
 
-@requirement("law:2")
 async def test_a_process_that_is_killed_once_the_call_goes_again_leaves_its_outcome_unknown() -> None:
     world, plan = World(calls=[busy(30.0), AT_ONCE]), FaultPlan()
     plan.at("commit: CallBegun", "after", kill)
@@ -306,7 +295,6 @@ async def test_a_wait_that_could_not_be_journaled_is_an_error_and_the_key_stays_
     assert len(called_at(world)) == 2
 
 
-@requirement("law:2", "law:10")
 async def test_a_process_that_is_killed_while_a_person_visits_a_url_leaves_its_key_usable() -> None:
     entry = {"mode": "url", "message": "Authorize.", "url": "https://auth.test", "elicitationId": "1"}
     refused = SessionError("no", retryable=True, code=-32042, data={"elicitations": [entry]})

@@ -83,7 +83,7 @@ async def is_cancelled(handle: TaskHandle) -> None:
 # ── before there is a task ────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:8", "cancel:tasks-cancel")
+@requirement("cancel:tasks-cancel")
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("waits", [False, True], ids=["nobody waits", "somebody waits"])
 async def test_a_cancel_while_the_call_is_in_flight_is_sent_as_soon_as_there_is_a_task(
@@ -125,7 +125,6 @@ async def test_a_cancel_in_flight_of_a_call_that_the_server_asks_about_first_end
     assert (asked.keys, methods(server)) == ([], ["tools/call"])
 
 
-@requirement("law:2", "law:8")
 @pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("waits", [False, True], ids=["nobody waits", "somebody waits"])
 async def test_a_call_that_is_cancelled_before_it_has_left_is_never_sent(
@@ -144,7 +143,6 @@ async def test_a_call_that_is_cancelled_before_it_has_left_is_never_sent(
     assert methods(server) == []
 
 
-@requirement("law:2", "law:8")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_call_that_is_cancelled_while_its_key_is_claimed_again_is_never_sent(
     anyio_backend: str,
@@ -187,7 +185,6 @@ async def test_a_call_that_is_cancelled_between_two_rounds_is_not_sent_again() -
     assert methods(world.server) == ["tools/call"]
 
 
-@requirement("law:3", "law:8")
 async def test_a_cancel_while_the_server_asks_before_it_begins_withdraws_the_question() -> None:
     world = World(calls=[ASKS_FIRST])
     shown, withdrawn = anyio.Event(), anyio.Event()
@@ -225,7 +222,6 @@ async def test_a_call_that_is_parked_before_its_task_is_cancelled_by_another_cli
 QUIET = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
 
 
-@requirement("law:5", "law:8")
 @pytest.mark.parametrize(
     ("cancels", "times"),
     [([{}], 1), ([LOST], 1), ([UNKNOWN], 1), ([QUIET], 2), ([{}], 2)],
@@ -252,7 +248,6 @@ async def test_a_parked_call_that_was_cancelled_is_brought_to_its_end_by_another
 # ── under another client ──────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:5", "law:6")
 async def test_a_cancel_does_not_undo_the_result_that_another_client_has_journaled() -> None:
     world = World(calls=[EVERY_1200_MS], gets={TASK: [DONE]})
     async with world.client() as driver, world.client() as follower:
@@ -268,7 +263,6 @@ async def test_a_cancel_does_not_undo_the_result_that_another_client_has_journal
         assert text(await other) == "done"
 
 
-@requirement("law:1", "law:3", "law:5")
 async def test_a_cancel_loses_neither_the_answer_nor_the_owner_of_another_clients_task() -> None:
     world = World(calls=[EVERY_1200_MS], gets={TASK: [input_required(TASK, {"k": ASK})]}, updates=[STALL])
     async with world.client(elicitation=Asked(YES)) as driver, world.client() as follower:
@@ -316,7 +310,6 @@ async def test_a_task_that_ended_in_another_client_has_nothing_to_cancel() -> No
 # ── abandoned calls ───────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:8")
 async def test_an_abandoned_call_is_not_cancelled_under_somebody_else_who_waits_for_it() -> None:
     world = World(gets={TASK: [working(TASK)] * 3 + [DONE]})
     results: list[str] = []
@@ -336,7 +329,6 @@ async def test_an_abandoned_call_is_not_cancelled_under_somebody_else_who_waits_
     assert results == ["done"]
 
 
-@requirement("law:5", "law:8")
 async def test_an_abandoned_call_is_not_cancelled_under_another_client_that_drives_it() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client() as driver, world.client(on_abandon="cancel") as follower:
@@ -350,7 +342,6 @@ async def test_an_abandoned_call_is_not_cancelled_under_another_client_that_driv
     assert world.server.log("tasks/cancel") == []
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("at_once", [True, False], ids=["both at once", "one after the other"])
 async def test_when_the_last_one_who_waits_goes_the_abandoned_call_is_cancelled_once(at_once: bool) -> None:
     world = World(gets={TASK: [working(TASK)]})
@@ -370,7 +361,6 @@ async def test_when_the_last_one_who_waits_goes_the_abandoned_call_is_cancelled_
 # ── what keeps a cancel from getting through ──────────────────────────────────────────────────
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("fails", [False, True], ids=["", "the commit is made and seems to fail"])
 async def test_a_cancel_that_was_left_in_the_journal_is_heeded_once(fails: bool) -> None:
     world, plan = World(gets={TASK: [EVERY_1200_MS]}), FaultPlan()
@@ -404,7 +394,6 @@ class SlowToCancel(ScriptedSession):
             raise LOST
 
 
-@requirement("law:5", "law:8")
 async def test_a_cancel_that_fails_once_its_client_has_let_the_task_go_is_not_repeated_there() -> None:
     script = {"calls": [EVERY_1200_MS], "gets": {TASK: [EVERY_1200_MS, cancelled(TASK)]}}
     world, plan = World(SlowToCancel, **script), FaultPlan()
@@ -434,7 +423,6 @@ async def test_a_cancel_that_fails_once_its_client_has_let_the_task_go_is_not_re
     assert len(server.log("tasks/cancel")) == 2
 
 
-@requirement("law:7", "law:8")
 async def test_a_cancel_that_raises_of_its_own_stops_no_poll_and_is_sent_again_when_resumed() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[RuntimeError("boom"), {}])
     async with world.client() as client:
@@ -452,7 +440,6 @@ async def test_a_cancel_that_raises_of_its_own_stops_no_poll_and_is_sent_again_w
     assert len(world.server.log("tasks/cancel")) == 2
 
 
-@requirement("law:7", "law:8")
 async def test_a_cancel_that_a_server_does_not_know_the_task_of_is_sent_again_if_the_task_goes_on() -> None:
     """One of several servers may not have heard of the task, which may wait for an answer for ever."""
     world = World(gets={TASK: [working(TASK, poll_interval_ms=1000)]}, cancels=[UNKNOWN, UNKNOWN, {}])
@@ -465,7 +452,6 @@ async def test_a_cancel_that_a_server_does_not_know_the_task_of_is_sent_again_if
     assert len(world.server.log("tasks/cancel")) == 3
 
 
-@requirement("law:1")
 @pytest.mark.parametrize("failures", [1, 2])
 async def test_a_task_that_could_not_be_journaled_is_cancelled_once_it_can_be(failures: int) -> None:
     world, plan = World(), FaultPlan()
@@ -481,7 +467,6 @@ async def test_a_task_that_could_not_be_journaled_is_cancelled_once_it_can_be(fa
     assert len(world.server.log("tasks/cancel")) == 2 - failures
 
 
-@requirement("law:4")
 @pytest.mark.parametrize(
     ("method", "point"),
     [("tasks/get", "commit: PollFailed"), ("tasks/cancel", "commit: CancelFailed")],
@@ -528,7 +513,6 @@ async def gathering_again(
         yield tasks, gathering
 
 
-@requirement("law:8")
 async def test_a_call_that_is_cancelled_before_its_next_round_can_be_sent_again_under_its_key() -> None:
     at_once = {"resultType": "complete", **text_result("done")}
     world = World(calls=[LOST, LATER, at_once])
@@ -539,7 +523,6 @@ async def test_a_call_that_is_cancelled_before_its_next_round_can_be_sent_again_
         assert text(await world.call(client, idempotency_key=KEY, on_unknown="resend")) == "done"
 
 
-@requirement("law:8")
 async def test_a_call_that_times_out_cancels_no_task_that_a_handle_keeps() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
     async with world.client(on_abandon="cancel") as client:
@@ -550,7 +533,6 @@ async def test_a_call_that_times_out_cancels_no_task_that_a_handle_keeps() -> No
     assert not world.server.log("tasks/cancel")
 
 
-@requirement("law:8")
 async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_unknown_outcome() -> None:
     """The cancellation is being committed when the wait for the next round is over."""
     world = World(calls=[LOST, LATER, LOST])
@@ -569,7 +551,6 @@ async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_un
         may_go_on.set()
 
 
-@requirement("law:8")
 async def test_a_resent_call_that_is_cancelled_at_any_moment_of_its_next_round_ends_as_it_may() -> None:
     async def ended(moment: int) -> str:
         world = World(calls=[LOST, ASKS_FIRST, {"resultType": "complete", **text_result("at once")}])
@@ -597,7 +578,6 @@ async def test_a_resent_call_that_is_cancelled_at_any_moment_of_its_next_round_e
     assert {await ended(moment) for moment in range(25)} == {"OutcomeUnknownError", "at once"}
 
 
-@requirement("law:5", "law:8")
 async def test_a_call_of_unknown_outcome_that_is_cancelled_is_free_for_others() -> None:
     world = World(calls=[LOST])
     async with world.client() as client:
@@ -608,7 +588,6 @@ async def test_a_call_of_unknown_outcome_that_is_cancelled_is_free_for_others() 
         assert (await world.only_record()).owner is None
 
 
-@requirement("law:8")
 async def test_a_handle_that_is_attached_while_its_call_is_being_stopped_has_it_driven_on() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
     async with world.client() as client:

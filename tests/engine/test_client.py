@@ -87,7 +87,7 @@ async def test_a_task_is_polled_until_it_completes_and_its_result_is_returned() 
 
 
 @requirement("law:6")
-async def test_a_result_is_passed_on_with_is_error_and_unknown_fields() -> None:
+async def test_the_servers_result_is_passed_on_unchanged() -> None:
     raw = text_result("no", is_error=True) | {"x-new": {"a": 1}, "_meta": {"k": "v"}}
     raw["content"][0]["x-inner"] = 2
     world = World(gets={TASK: [completed(TASK, raw)]})
@@ -99,7 +99,6 @@ async def test_a_result_is_passed_on_with_is_error_and_unknown_fields() -> None:
     assert result.meta == {"k": "v"}
 
 
-@requirement("law:6")
 async def test_completed_without_a_result_is_a_protocol_violation_that_carries_the_handle() -> None:
     world = World(gets={TASK: [{"taskId": TASK, "status": "completed"}]})
     async with world.client() as client:
@@ -118,7 +117,6 @@ async def test_a_terminal_creation_without_a_result_is_polled_once() -> None:
     assert len(world.polled_at()) == 1
 
 
-@requirement("law:6")
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
@@ -180,7 +178,7 @@ async def test_a_cancelled_task_is_an_error_of_its_own_and_never_a_cancellation(
     assert not isinstance(caught.value, anyio.get_cancelled_exc_class())
 
 
-@requirement("law:7", "ttl:backstop")
+@requirement("ttl:backstop")
 @pytest.mark.parametrize(
     ("ttl_ms", "expected"),
     [(None, TaskNotFoundError), (10_000, TaskExpiredError), (10**9, TaskNotFoundError)],
@@ -198,7 +196,7 @@ async def test_an_unknown_task_is_expired_if_its_time_to_live_says_so(
         assert len(await client.records()) == 1
 
 
-@requirement("law:16", "ttl:backstop")
+@requirement("ttl:backstop")
 @pytest.mark.parametrize(("ttl_ms", "lines"), [(None, 0), (600_000, 1), (10_000, 1), (3_000_000, 0)])
 async def test_of_a_task_that_works_long_after_its_time_to_live_the_log_says_so_once(
     ttl_ms: int | None, lines: int, caplog: pytest.LogCaptureFixture
@@ -213,7 +211,7 @@ async def test_of_a_task_that_works_long_after_its_time_to_live_the_log_says_so_
     assert all("is still working" in one and TASK not in one for one in said)
 
 
-@requirement("law:7", "ttl:backstop")
+@requirement("ttl:backstop")
 @pytest.mark.parametrize(("status", "ended_at"), [("working", 120.0), ("input_required", None)])
 async def test_a_policy_may_give_up_a_task_that_works_after_its_time_to_live(
     status: str, ended_at: float | None
@@ -237,7 +235,7 @@ async def test_a_policy_may_give_up_a_task_that_works_after_its_time_to_live(
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("poll:respect-interval", "law:4")
+@requirement("poll:respect-interval")
 async def test_the_hint_at_creation_counts_before_the_first_poll_and_may_change_later() -> None:
     gets = [working(TASK, poll_interval_ms=3000), working(TASK), working(TASK, poll_interval_ms=0), DONE]
     world = World(calls=[working(TASK, poll_interval_ms=5000)], gets={TASK: gets})
@@ -246,7 +244,6 @@ async def test_the_hint_at_creation_counts_before_the_first_poll_and_may_change_
     assert world.polled_at() == [5.0, 8.0, 11.0, 14.0]
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("hint", [None, 0, -5, "soon", True])
 async def test_without_a_usable_hint_the_wait_grows_while_nothing_changes(hint: object) -> None:
     seed = {**working(TASK), "pollIntervalMs": hint}
@@ -256,7 +253,6 @@ async def test_without_a_usable_hint_the_wait_grows_while_nothing_changes(hint: 
     assert world.polled_at() == pytest.approx([0.026, 0.052, 0.096, 0.171, 0.299, 0.516, 0.733], abs=0.001)
 
 
-@requirement("law:4")
 @pytest.mark.parametrize(("hint", "first"), [("2500", 2.5), (2500.5, 2.5005), (10**9, 3600.0)])
 async def test_a_hint_counts_whatever_its_type_up_to_the_longest_wait(hint: object, first: float) -> None:
     world = World(calls=[{**working(TASK), "pollIntervalMs": hint}])
@@ -266,8 +262,8 @@ async def test_a_hint_counts_whatever_its_type_up_to_the_longest_wait(hint: obje
     assert first <= polled <= 1.004 * first
 
 
-@requirement("law:4", "law:7")
-async def test_failed_polls_back_off_never_below_the_hint_and_retry_after_is_obeyed() -> None:
+@requirement("law:7")
+async def test_observation_ends_only_by_an_end_and_failed_polls_back_off() -> None:
     busy = SessionError("busy", retryable=True, http_status=429, retry_after_s=30.0)
     world = World(gets={TASK: [LOST, LOST, busy, LOST, DONE]}, calls=[working(TASK, poll_interval_ms=1500)])
     async with world.client() as client:
@@ -275,7 +271,6 @@ async def test_failed_polls_back_off_never_below_the_hint_and_retry_after_is_obe
     assert world.polled_at() == [1.5, 3.0, 5.0, 35.0, 43.0]
 
 
-@requirement("law:8")
 async def test_a_timeout_shorter_than_the_hint_polls_nothing_and_carries_the_handle() -> None:
     world = World(calls=[working(TASK, poll_interval_ms=3_600_000)])
     async with world.client() as client:
@@ -289,7 +284,6 @@ async def test_a_timeout_shorter_than_the_hint_polls_nothing_and_carries_the_han
         assert text(await handle.result()) == "done"
 
 
-@requirement("law:4")
 async def test_eager_looks_sooner_a_few_times_and_gives_up_at_the_first_failure() -> None:
     eager = PollPolicy(jitter=0.0, early_looks=4)
     world = World(calls=[working(TASK, poll_interval_ms=16_000)], gets={TASK: [working(TASK)] * 5 + [DONE]})
@@ -305,7 +299,7 @@ async def test_eager_looks_sooner_a_few_times_and_gives_up_at_the_first_failure(
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("input:dedupe", "input:answer-once", "input:fulfil", "update:continue-observing", "law:3")
+@requirement("input:dedupe", "input:answer-once", "input:fulfil", "update:continue-observing")
 async def test_a_question_is_asked_once_however_often_the_server_shows_it() -> None:
     """The acknowledgement comes before the status moves, so the key shows up again."""
     asking = input_required(TASK, {"k": ASK})
@@ -354,7 +348,6 @@ async def test_several_questions_are_asked_in_order_and_answered_together() -> N
     assert [list(sent.answers) for sent in world.server.log("tasks/update")] == [["a", "b"], ["c"]]
 
 
-@requirement("law:3")
 async def test_a_failed_update_is_repeated_with_the_same_answers_until_acknowledged() -> None:
     asking = input_required(TASK, {"k": ASK})
     world = World(gets={TASK: [asking, asking, asking, DONE]}, updates=[LOST, LOST, {}])
@@ -382,7 +375,7 @@ async def test_an_answer_of_the_wrong_shape_is_an_error_with_the_servers_message
     assert caught.value.keys == ("k",)
 
 
-@requirement("law:10", "input:trust")
+@requirement("input:trust")
 @pytest.mark.parametrize(
     ("callback", "said"),
     [
@@ -531,7 +524,6 @@ async def test_last_updated_at_that_moves_at_every_poll_is_harmless() -> None:
 # ── refusals and losses ───────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:7")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -551,7 +543,6 @@ async def test_a_refusal_ends_the_wait_at_once_and_the_record_stays(refusal: Ses
         await world.during(caught.value.handle.result, 3600)
 
 
-@requirement("law:2")
 async def test_tools_call_is_never_repeated() -> None:
     world = World(calls=[LOST, text_result("second")])
     async with world.client() as client:
@@ -572,7 +563,7 @@ async def test_an_unkeyed_call_that_is_lost_is_logged(caplog: pytest.LogCaptureF
 # ── idempotency keys ──────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "persist:task-ids")
+@requirement("persist:task-ids")
 async def test_a_key_joins_an_unfinished_call_also_in_another_client() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
     async with world.client() as client:
@@ -623,7 +614,6 @@ async def test_a_key_belongs_to_one_tool_and_one_set_of_arguments() -> None:
         await client.call_tool("other", {}, idempotency_key="k")
 
 
-@requirement("law:2")
 async def test_a_lost_reply_under_a_key_is_an_unknown_outcome_until_resent_on_purpose() -> None:
     world = World(calls=[LOST, text_result("again")])
     async with world.client() as client:
@@ -639,7 +629,6 @@ async def test_a_lost_reply_under_a_key_is_an_unknown_outcome_until_resent_on_pu
         assert text(await world.call(client, idempotency_key="k", on_unknown="resend")) == "again"
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("code", [None, -32000, -32602])
 async def test_a_refused_call_leaves_no_record_and_the_key_can_be_used_again(code: int | None) -> None:
     refused = SessionError("later", code=code, retryable=True, http_status=429, not_executed=True)
@@ -652,7 +641,6 @@ async def test_a_refused_call_leaves_no_record_and_the_key_can_be_used_again(cod
         assert text(await world.call(client, idempotency_key="k")) == "now"
 
 
-@requirement("law:1", "law:2")
 async def test_under_a_key_the_intent_is_journaled_before_the_call_is_sent() -> None:
     world = World()
     seen: list[str] = []
@@ -667,8 +655,8 @@ async def test_under_a_key_the_intent_is_journaled_before_the_call_is_sent() -> 
     assert seen == ["calling"]
 
 
-@requirement("law:1", "law:3")
-async def test_an_answer_is_journaled_before_it_is_sent() -> None:
+@requirement("law:1")
+async def test_commit_then_act_an_answer_is_journaled_before_it_is_sent() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
     seen: list[object] = []
 
@@ -686,7 +674,6 @@ async def test_an_answer_is_journaled_before_it_is_sent() -> None:
 # ── stopping to wait ──────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:8")
 async def test_cancelling_the_caller_stops_polling_at_once_and_cancels_nothing() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client() as client:
@@ -700,7 +687,6 @@ async def test_cancelling_the_caller_stops_polling_at_once_and_cancels_nothing()
         assert (await world.only_record()).pending
 
 
-@requirement("law:8")
 async def test_on_abandon_cancel_sends_tasks_cancel() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client(on_abandon="cancel") as client:
@@ -711,7 +697,6 @@ async def test_on_abandon_cancel_sends_tasks_cancel() -> None:
         assert [sent.task_id for sent in world.server.log("tasks/cancel")] == [TASK]
 
 
-@requirement("law:8")
 async def test_the_cancel_of_an_abandoned_call_is_bounded() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[STALL])
     policy = PollPolicy(jitter=0.0, cancel_timeout_s=0.05)
@@ -720,7 +705,6 @@ async def test_the_cancel_of_an_abandoned_call_is_bounded() -> None:
             await client.call_tool("tool", timeout=0.05)
 
 
-@requirement("law:2", "law:8")
 async def test_a_call_in_flight_is_left_a_moment_so_that_its_task_id_is_journaled() -> None:
     world = World()
     reply, sent = anyio.Event(), anyio.Event()
@@ -744,7 +728,6 @@ async def test_a_call_in_flight_is_left_a_moment_so_that_its_task_id_is_journale
     assert record.pending
 
 
-@requirement("law:2")
 async def test_a_call_that_is_abandoned_before_it_leaves_was_never_made() -> None:
     world = World()
     stalls = [True]
@@ -767,7 +750,6 @@ async def test_a_call_that_is_abandoned_before_it_leaves_was_never_made() -> Non
         assert caught.value.handle is not None
 
 
-@requirement("law:2")
 async def test_a_call_that_never_left_is_made_when_its_handle_is_awaited() -> None:
     world = World()
     stalls = [True]
@@ -788,7 +770,6 @@ async def test_a_call_that_never_left_is_made_when_its_handle_is_awaited() -> No
         assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("key", ["k", None])
 async def test_after_the_grace_a_call_in_flight_is_of_unknown_outcome(
     key: str | None, caplog: pytest.LogCaptureFixture
@@ -823,7 +804,6 @@ async def test_handle_cancel_sends_tasks_cancel_and_the_result_says_cancelled() 
     ]
 
 
-@requirement("law:4")
 async def test_a_cancel_while_the_server_is_to_be_left_alone_is_told_afterwards() -> None:
     limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
     world = World(gets={TASK: [limited, cancelled(TASK)]})
@@ -837,7 +817,6 @@ async def test_a_cancel_while_the_server_is_to_be_left_alone_is_told_afterwards(
     assert [sent.at >= 61.0 for sent in world.server.log("tasks/cancel")] == [True]
 
 
-@requirement("law:4")
 async def test_a_cancel_that_nobody_here_will_tell_says_so() -> None:
     """A parked task is not polled, so that nothing is told after the ``Retry-After`` either."""
     limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
@@ -868,7 +847,6 @@ async def test_a_cancel_that_nobody_here_will_tell_says_so() -> None:
     assert len(world.server.log("tasks/cancel")) == 1
 
 
-@requirement("law:8")
 async def test_an_abandoned_call_is_cancelled_later_if_the_server_is_to_be_left_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -969,7 +947,7 @@ async def test_refresh_waits_for_the_next_poll_at_the_servers_pace() -> None:
         assert world.polled_at() == [1.0]
 
 
-@requirement("persist:task-ids", "law:2")
+@requirement("persist:task-ids")
 async def test_resume_takes_up_every_unfinished_task_and_undelivered_outcome() -> None:
     other = "task-fedcba9876543210"
     world = World(
@@ -996,7 +974,6 @@ async def test_resume_takes_up_every_unfinished_task_and_undelivered_outcome() -
         assert [record.status for record in await client.records()] == ["completed", "completed"]
 
 
-@requirement("law:3")
 async def test_resume_leaves_what_another_client_of_the_process_drives_until_that_one_closes() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK})]})
     asked = Asked(STALL)
@@ -1012,9 +989,9 @@ async def test_resume_leaves_what_another_client_of_the_process_drives_until_tha
         assert handle.task_id == TASK
 
 
-@requirement("law:3")
+@requirement("law:5")
 @pytest.mark.parametrize("verb", ["resume", "attach"])
-async def test_of_two_clients_that_take_a_task_up_at_the_same_moment_one_does(verb: str) -> None:
+async def test_a_task_has_one_owner_at_a_time_though_two_clients_take_it_up_at_once(verb: str) -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK})]})
     async with world.client() as client:
         await client.start_tool("tool")
@@ -1036,7 +1013,6 @@ async def test_of_two_clients_that_take_a_task_up_at_the_same_moment_one_does(ve
         assert len(world.polled_at()) <= 12
 
 
-@requirement("law:2", "law:3")
 @pytest.mark.parametrize("verb", ["call_tool", "start_tool", "attach"])
 async def test_what_another_client_drives_is_followed_to_its_end(verb: str) -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), working(TASK), DONE]})
@@ -1063,7 +1039,6 @@ async def test_what_another_client_drives_is_followed_to_its_end(verb: str) -> N
     assert len(world.polled_at()) == 3
 
 
-@requirement("law:2", "law:3")
 async def test_a_call_that_another_client_follows_is_taken_up_when_that_one_lets_go() -> None:
     asking = input_required(TASK, {"k": ASK})
     world = World(gets={TASK: [asking, asking, DONE]})
@@ -1085,7 +1060,6 @@ async def test_a_call_that_another_client_follows_is_taken_up_when_that_one_lets
     assert asked.keys == ["k"]
 
 
-@requirement("law:2")
 async def test_a_call_that_is_refused_to_the_client_that_made_it_is_made_by_the_one_that_followed() -> None:
     world = World(calls=[{"resultType": "complete", **text_result("done")}])
     async with world.client() as second, anyio.create_task_group() as tasks:
@@ -1120,7 +1094,6 @@ async def test_a_call_that_is_refused_to_the_client_that_made_it_is_made_by_the_
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:9")
 async def test_records_of_another_endpoint_or_principal_are_never_touched() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client() as client:
@@ -1132,7 +1105,6 @@ async def test_records_of_another_endpoint_or_principal_are_never_touched() -> N
         assert await client.resume() == []
 
 
-@requirement("law:4")
 async def test_after_a_restart_the_stored_due_time_counts() -> None:
     world = World(calls=[working(TASK, poll_interval_ms=60_000)])
     async with world.client() as client:
@@ -1281,7 +1253,6 @@ async def test_a_callback_whose_exception_has_no_text_parks_the_call_like_any_ot
         await world.during(error.handle.result, 60)
 
 
-@requirement("law:1", "law:2")
 async def test_a_full_disk_costs_neither_a_task_id_nor_an_answer() -> None:
     world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
     world.journal = journal = ProbedJournal()

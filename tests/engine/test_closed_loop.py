@@ -17,7 +17,6 @@ import pytest
 from anyio.abc import Process
 
 from mcp_tasks_client import Journal, PostgresJournal, SqliteJournal, TasksClient
-from tests._requirements import requirement
 from tests._results import text
 from tests.kit.current_server import DONE, LIMIT_S, QUICK, WORKING, CurrentServer, at_loopback
 
@@ -81,7 +80,6 @@ def at_work() -> CurrentServer:
     return CurrentServer(gets=[WORKING])
 
 
-@requirement("law:5", "law:13")
 @pytest.mark.parametrize("keeps", ["client", "journal", "nothing"])
 async def test_a_call_whose_loop_was_closed_ends_in_another_process_under_its_key(
     kept_in: tuple[Callable[[], Journal], dict[str, str]], keeps: str
@@ -96,7 +94,6 @@ async def test_a_call_whose_loop_was_closed_ends_in_another_process_under_its_ke
     assert server.counts["tools/call"] == 1
 
 
-@requirement("law:5", "law:13")
 @pytest.mark.parametrize("keeps", ["client", "journal", "nothing"])
 @pytest.mark.parametrize("kept_in", ["sqlite", "postgres"], indirect=True)
 async def test_a_call_whose_loop_was_closed_ends_in_a_new_loop_under_its_key(
@@ -108,7 +105,6 @@ async def test_a_call_whose_loop_was_closed_ends_in_a_new_loop_under_its_key(
     assert server.counts["tools/call"] == 1
 
 
-@requirement("law:5", "law:13")
 @pytest.mark.parametrize("keeps", ["client", "journal"])
 async def test_so_it_does_where_the_journal_is_in_memory(keeps: str) -> None:
     server = at_work()
@@ -117,7 +113,6 @@ async def test_so_it_does_where_the_journal_is_in_memory(keeps: str) -> None:
     assert server.counts["tools/call"] == 1
 
 
-@requirement("law:5", "law:8", "law:13")
 @pytest.mark.parametrize("how", ["KeyboardInterrupt", "SystemExit", "thread"])
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_a_call_whose_loop_was_ended_by_an_exception_ends_under_its_key(

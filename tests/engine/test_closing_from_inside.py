@@ -28,7 +28,6 @@ from mcp_tasks_client import (
     TasksTransport,
     tasks_http_client,
 )
-from tests._requirements import requirement
 from tests.kit.current_server import (
     LIMIT_S,
     QUESTION,
@@ -108,7 +107,6 @@ class Inside:
         self.is_to_close = True
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("where", ["callback", "on_update", "headers"])
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 @in_thread
@@ -134,7 +132,6 @@ async def test_a_client_may_be_closed_by_code_that_it_awaits(where: str, kept: s
     assert record.task_id is not None
 
 
-@requirement("law:8")
 @in_thread
 async def test_the_block_around_waits_for_a_close_that_has_begun_within() -> None:
     server, inside = CurrentServer(gets=[WORKING]), Inside()
@@ -149,7 +146,6 @@ async def test_the_block_around_waits_for_a_close_that_has_begun_within() -> Non
             assert not client._engine.tasks._running
 
 
-@requirement("law:8")
 @in_thread
 async def test_a_client_that_a_callback_has_opened_is_closed_there_before_it_goes_on() -> None:
     """The close of another client than the one that awaits the callback waits, as any other."""
@@ -168,7 +164,6 @@ async def test_a_client_that_a_callback_has_opened_is_closed_there_before_it_goe
     assert all(closed)
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("where", ["callback of another", "task of its own"])
 @in_thread
 async def test_a_close_finds_the_code_that_is_awaited_through_others(where: str) -> None:
@@ -195,7 +190,6 @@ async def test_a_close_finds_the_code_that_is_awaited_through_others(where: str)
                 await client.call_tool("tool", on_update=listener)
 
 
-@requirement("law:8")
 @in_thread
 async def test_a_loop_that_adopts_may_close_the_client() -> None:
     server, journal = CurrentServer(gets=[WORKING]), MemoryJournal()
@@ -208,7 +202,6 @@ async def test_a_loop_that_adopts_may_close_the_client() -> None:
                     await client.__aexit__(None, None, None)
 
 
-@requirement("law:8")
 @in_thread
 async def test_an_http_client_may_be_closed_by_a_callback_of_its_call() -> None:
     server, inside = CurrentServer(calls=[ASKS], gets=[ASKS]), Inside()
@@ -225,7 +218,6 @@ async def test_an_http_client_may_be_closed_by_a_callback_of_its_call() -> None:
             await inside.returned.wait()
 
 
-@requirement("law:8")
 @in_thread
 async def test_a_transport_may_be_left_by_a_callback_of_its_call() -> None:
     server, inside = CurrentServer(calls=[ASKS], gets=[ASKS]), Inside()
@@ -244,7 +236,6 @@ async def test_a_transport_may_be_left_by_a_callback_of_its_call() -> None:
         await inside.returned.wait()
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("how", ["on_update", "callback in a thread", "callback"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @in_thread

@@ -29,7 +29,6 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, Hosts
 from tests.engine.world import ASK, NO_JITTER, TASK, Asked, World, finish, leave, tasks_of
@@ -77,7 +76,6 @@ async def delivering(client: TasksClient, store: Any, **options: Any) -> AsyncIt
 # ── each end, once ────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:15")
 async def test_each_end_is_stored_and_acknowledged_whoever_has_begun_the_call() -> None:
     world, ends = tasks_of(4), Ends()
     await leave(world, 2)
@@ -160,7 +158,6 @@ async def test_a_plain_function_stores_in_a_thread() -> None:
 # ── a store that fails ────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:15")
 async def test_a_store_that_raises_is_asked_again_after_growing_pauses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -263,7 +260,6 @@ async def test_the_thread_of_a_plain_store_that_hangs_is_waited_for_and_holds_up
     assert len(asked) == 3, "its thread was waited for"
 
 
-@requirement("law:3")
 async def test_an_answer_waits_for_no_room() -> None:
     world, ends = tasks_of(2), Ends()
     world.server.gets["task-0"] = [input_required("task-0", {"k": ASK}, poll_interval_ms=1000)]
@@ -277,7 +273,6 @@ async def test_an_answer_waits_for_no_room() -> None:
         assert ends.stored == ["task-0"]
 
 
-@requirement("law:3")
 async def test_an_answer_waits_for_no_older_call_that_comes_free_with_it() -> None:
     world, ends = tasks_of(3), Ends()
     world.server.gets["task-2"] = [input_required("task-2", {"k": ASK}, poll_interval_ms=1000)]
@@ -339,7 +334,6 @@ class SlowTools(ScriptedSession):
         return await super().tool(name, **options)
 
 
-@requirement("law:15")
 @pytest.mark.parametrize("turns", [[], [50, 0], [0, 50], [50, 50]])
 async def test_an_end_that_a_caller_awaits_goes_to_the_caller(turns: list[int]) -> None:
     world, ends = tasks_of(1, session=SlowTools), Ends()
@@ -437,7 +431,6 @@ async def test_calls_of_another_application_are_left_alone() -> None:
     assert (ours.stored, theirs.stored) == (["task-0"], ["task-1"])
 
 
-@requirement("law:3")
 async def test_a_call_that_parks_for_want_of_an_answer_is_delivered_once_it_is_answered() -> None:
     world, ends = World(gets={TASK: [input_required(TASK, {"k": ASK}, poll_interval_ms=1000)]}), Ends()
     await leave(world)
@@ -473,7 +466,6 @@ class Users:
         return self.clients[principal]
 
 
-@requirement("law:5", "law:9")
 @pytest.mark.parametrize("way", ["left by another process", "begun here"])
 async def test_the_ends_of_each_user_are_delivered_by_the_client_of_that_user(way: str) -> None:
     world, ends = tasks_of(3), Ends()
@@ -646,7 +638,6 @@ async def test_a_journal_that_cannot_name_the_users_is_asked_again(caplog: pytes
 # ── when it stops ─────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("stage", ["at work", "being stored", "waiting to be stored again"])
 async def test_a_client_that_stops_hands_over_within_half_a_lease(stage: str) -> None:
     world, ends = tasks_of(1), Ends(lambda task_id: True)
@@ -734,7 +725,6 @@ async def unfinished(world: World) -> set[str | None]:
     return {sent.task_id for sent in world.server.sent[before:] if sent.method == "tasks/get"}
 
 
-@requirement("law:5")
 async def test_the_limit_is_one_for_all_that_a_client_iterates_and_begins_anew() -> None:
     world = tasks_of(9)
     await leave(world, 9)

@@ -123,7 +123,6 @@ def methods(world: World) -> list[str]:
 # ── cancelled from inside ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:10")
 async def test_a_callback_that_is_cancelled_from_inside_gave_no_answer_and_the_client_lives_on(
     anyio_backend_name: str,
 ) -> None:
@@ -172,7 +171,6 @@ async def test_a_request_that_is_cancelled_from_inside_parks_the_task_and_the_cl
         assert await result(world, handle) == "done"
 
 
-@requirement("law:2")
 async def test_a_call_that_is_cancelled_from_inside_may_have_run_and_is_not_sent_again_by_itself(
     anyio_backend_name: str,
 ) -> None:
@@ -210,7 +208,6 @@ Again = Callable[[World, TasksClient, TasksClientError], Awaitable[str]]
 AGAIN = pytest.mark.parametrize("again", [by_key, by_handle])
 
 
-@requirement("law:1", "law:2")
 @AGAIN
 @pytest.mark.parametrize(
     ("reply", "task_id", "status", "outcome"),
@@ -235,7 +232,6 @@ async def test_a_reply_that_could_not_be_journaled_is_kept_and_saved_when_the_ca
         assert (record.status, record.task_id) == ("completed", task_id)
 
 
-@requirement("law:2")
 @pytest.mark.parametrize(
     ("reply", "status", "outcome"),
     [
@@ -256,7 +252,6 @@ async def test_a_reply_that_could_not_be_journaled_is_kept_though_nobody_holds_a
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:1", "law:3")
 @AGAIN
 async def test_the_last_answer_of_a_round_that_could_not_be_journaled_sends_the_round_once(
     again: Again,
@@ -275,7 +270,6 @@ async def test_the_last_answer_of_a_round_that_could_not_be_journaled_sends_the_
     assert asked.keys == ["a", "b"]
 
 
-@requirement("law:1", "law:2")
 @AGAIN
 @pytest.mark.parametrize("status", ["working", "input_required", "completed"])
 async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_loses_nothing(
@@ -298,7 +292,7 @@ async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_lo
 # ── cancelling what is no task ────────────────────────────────────────────────────────────────
 
 
-@requirement("cancel:tasks-cancel", "law:8")
+@requirement("cancel:tasks-cancel")
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_cancelling_while_the_call_is_under_way_is_told_to_the_server_when_there_is_a_task(
     key: str | None,
@@ -328,7 +322,6 @@ async def ended(handle: TaskHandle) -> None:
         await handle.result()
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("parked", [True, False])
 async def test_cancelling_while_questions_before_the_task_are_open_ends_the_call(parked: bool) -> None:
     world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
@@ -364,7 +357,6 @@ async def test_cancelling_while_questions_before_the_task_are_open_ends_the_call
     assert methods(world) == ["tools/call"]
 
 
-@requirement("law:2")
 async def test_cancelling_a_call_of_unknown_outcome_sends_nothing_and_leaves_it_unknown() -> None:
     world = World(calls=[LOST])
     async with world.client() as client:
@@ -435,7 +427,6 @@ async def test_the_keys_of_a_call_that_has_to_be_repeated_are_those_without_an_a
     assert caught.value.keys == ("b",)
 
 
-@requirement("law:2")
 async def test_a_closed_client_journals_no_intent() -> None:
     world = World()
     async with world.journal:
@@ -448,7 +439,6 @@ async def test_a_closed_client_journals_no_intent() -> None:
     assert world.server.sent == []
 
 
-@requirement("law:2")
 async def test_a_closing_client_journals_no_intent() -> None:
     """It still waits for the reply to another call, and its journal is still open."""
     world, reply = late_world()
@@ -470,7 +460,6 @@ async def test_a_closing_client_journals_no_intent() -> None:
     assert (await world.only_record()).task_id == TASK
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("where", ["the same client", "another client"])
 async def test_a_call_of_unknown_outcome_that_two_want_resent_is_sent_once_more(where: str) -> None:
     world = World(calls=[LOST, POLLED_AT_ONCE, working("another-task")])
@@ -499,7 +488,6 @@ async def test_a_call_of_unknown_outcome_that_two_want_resent_is_sent_once_more(
 # ── several at one task ───────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:4")
 async def test_attaching_an_unknown_task_twice_at_once_is_one_record_and_one_series_of_polls() -> None:
     world = World(gets={TASK: [POLLED_AT_ONCE, POLLED_AT_ONCE, DONE]})
     handles: list[TaskHandle] = []
@@ -537,7 +525,6 @@ async def test_two_who_wait_for_a_parked_task_are_each_told_with_an_error_of_the
     assert world.polled_at() == [1.0]
 
 
-@requirement("law:7")
 @pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "afterwards"])
 async def test_what_parked_a_task_is_told_once_and_the_next_result_tries_again(waits: bool) -> None:
     world = refused_once()
@@ -552,7 +539,6 @@ async def test_what_parked_a_task_is_told_once_and_the_next_result_tries_again(w
         assert len(world.polled_at()) == 2
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("again", ["handle", "key"])
 async def test_a_lost_reply_that_could_not_be_journaled_at_first_is_told_and_never_waited_for(
     again: str,
@@ -570,7 +556,6 @@ async def test_a_lost_reply_that_could_not_be_journaled_at_first_is_told_and_nev
     assert methods(world) == ["tools/call"]
 
 
-@requirement("law:1", "law:2")
 async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> None:
     first_round = {"resultType": "input_required", "inputRequests": {"a": ASK}, "requestState": "r"}
     world = World(calls=[first_round, text_result("done")])
@@ -583,7 +568,6 @@ async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> 
     assert methods(world) == ["tools/call"] * 2
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("comes_back", ["resume", "close"])
 async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_with_its_caller(
     comes_back: str,
@@ -649,7 +633,6 @@ async def test_a_take_up_that_is_cancelled_from_inside_is_told_and_can_be_repeat
         assert text(await handle.result()) == "done"
 
 
-@requirement("law:4")
 async def test_a_silence_is_kept_over_restarts_and_ends_after_the_longest_wait() -> None:
     silence = SessionError("busy", retryable=True, http_status=429, retry_after_s=1e307)
     world = World(calls=[POLLED_AT_ONCE], gets={TASK: [silence, DONE]})
@@ -668,7 +651,6 @@ async def test_a_silence_is_kept_over_restarts_and_ends_after_the_longest_wait()
 # ── keys that are refused and taken up at once ────────────────────────────────────────────────
 
 
-@requirement("law:1", "law:2")
 async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of_its_own() -> None:
     """Or a third call with the key would find nothing, and run the tool once more."""
     world = World(gets={TASK: [working(TASK)]})
@@ -715,7 +697,6 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
 # ── what a host does beside a call ────────────────────────────────────────────────────────────
 
 
-@requirement("law:8")
 async def test_an_on_update_that_is_cancelled_from_inside_ends_nothing(anyio_backend_name: str) -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
 
@@ -761,7 +742,6 @@ async def test_closing_while_resume_reads_the_journal_is_one_plain_error() -> No
         reading.go_on.set()
 
 
-@requirement("law:8")
 async def test_a_cancel_is_told_to_the_server_though_nobody_waits_for_the_task_meanwhile() -> None:
     world = World(gets={TASK: [working(TASK)]})
     connecting, connected = anyio.Event(), anyio.Event()
@@ -806,7 +786,6 @@ async def test_a_cancel_that_closing_cut_off_says_so() -> None:
             await anyio.lowlevel.checkpoint()
 
 
-@requirement("law:9")
 async def test_what_does_not_match_the_output_schema_is_quoted_without_the_task_id() -> None:
     schema = {"type": "object", "properties": {"job": {"type": "integer"}}}
     tool = Tool(name="tool", input_schema={"type": "object"}, output_schema=schema)
@@ -819,7 +798,6 @@ async def test_what_does_not_match_the_output_schema_is_quoted_without_the_task_
     assert TASK not in str(caught.value)
 
 
-@requirement("law:7")
 @pytest.mark.parametrize("verb", ["get", "update"])
 async def test_invalid_params_from_a_rate_limiter_say_nothing_about_the_task(verb: str) -> None:
     limited = SessionError("slow down", code=-32602, retryable=True, http_status=429, retry_after_s=1.0)
@@ -836,7 +814,6 @@ async def test_invalid_params_from_a_rate_limiter_say_nothing_about_the_task(ver
 # ── two clients of one process, and closing in between ────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_who_lost_a_race_for_a_task_takes_it_up_when_the_winner_has_closed() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client() as client:
@@ -894,7 +871,6 @@ async def test_resume_names_a_task_once_whose_answer_could_not_be_journaled() ->
         assert [handle.task_id for handle in await client.resume()] == [TASK]
 
 
-@requirement("law:1", "law:2")
 async def test_an_intent_that_could_not_be_claimed_again_never_leaves_without_one() -> None:
     """Taken back, wanted again at once, and the disk is full at that moment."""
     world = World()
@@ -985,7 +961,6 @@ async def test_a_second_answer_that_comes_while_the_call_is_under_way_is_ignored
     assert (await world.only_record()).status == expected
 
 
-@requirement("law:3")
 async def test_a_prompt_that_makes_an_error_of_its_own_of_being_withdrawn_parks_nothing() -> None:
     asking = input_required(TASK, {"k": ASK})
     world = World(gets={TASK: [asking, asking, asking, DONE]})
@@ -1010,7 +985,6 @@ async def test_a_prompt_that_makes_an_error_of_its_own_of_being_withdrawn_parks_
     assert prompts == 2
 
 
-@requirement("law:3", "law:10")
 async def test_a_question_that_the_server_withdrew_is_asked_only_if_it_comes_again() -> None:
     both, second = (
         input_required(TASK, dict.fromkeys(keys, ASK), poll_interval_ms=1000) for keys in ("ab", "b")
@@ -1044,7 +1018,6 @@ SAMPLING = {
 }
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("order", ["ab", "ba"])
 async def test_what_a_model_answers_does_not_wait_for_a_person(order: str) -> None:
     """The server may have set it a time limit. A person has one form at a time."""
@@ -1070,7 +1043,6 @@ async def test_what_a_model_answers_does_not_wait_for_a_person(order: str) -> No
     assert asked == ["a", "c"]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("who_fails", ["the model", "the person"])
 async def test_a_question_without_an_answer_takes_no_other_away_from_who_is_before_it(who_fails: str) -> None:
     """It parks the call, once what is being said has been said; and nobody else is asked meanwhile."""
@@ -1115,7 +1087,6 @@ async def test_a_question_without_an_answer_takes_no_other_away_from_who_is_befo
     assert sorted(asked) == sorted([*asks, *fails]), "each once, but what had no answer"
 
 
-@requirement("law:3")
 async def test_what_was_held_back_for_an_answer_that_is_not_wanted_any_more_is_asked() -> None:
     first = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
     then = input_required(TASK, {"form": ASK, "more": ASK}, poll_interval_ms=1000)
@@ -1143,7 +1114,6 @@ async def test_what_was_held_back_for_an_answer_that_is_not_wanted_any_more_is_a
         assert await result(world, handle) == "done"
 
 
-@requirement("law:10")
 async def test_a_prompt_in_a_thread_stays_up_and_there_is_no_other_beside_it() -> None:
     """Whoever types would not know which of the two is meant."""
     first, then = (input_required(TASK, {key: ASK}, poll_interval_ms=1000) for key in "ab")
@@ -1174,7 +1144,6 @@ async def test_a_prompt_in_a_thread_stays_up_and_there_is_no_other_beside_it() -
         assert await result(world, handle) == "done"
 
 
-@requirement("law:3", "law:10")
 async def test_what_a_prompt_says_because_it_was_withdrawn_is_no_answer() -> None:
     asking = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
     world = World(gets={TASK: [asking, asking, DONE]})
@@ -1223,7 +1192,6 @@ async def test_a_task_that_was_not_found_is_asked_for_again_when_it_is_attached_
     assert len(world.polled_at()) == 2
 
 
-@requirement("law:8")
 async def test_the_reference_of_a_call_under_way_is_attached_though_nothing_is_journaled() -> None:
     world, reply = late_world()
     async with world.client() as client:
@@ -1236,7 +1204,6 @@ async def test_the_reference_of_a_call_under_way_is_attached_though_nothing_is_j
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:7")
 async def test_a_cancel_that_a_gateway_refused_as_invalid_is_said_again() -> None:
     limited = SessionError("no healthy upstream", code=-32602, retryable=True, retry_after_s=1.0)
     world = World(gets={TASK: [POLLED_AT_ONCE]}, cancels=[limited, {}])
@@ -1248,7 +1215,6 @@ async def test_a_cancel_that_a_gateway_refused_as_invalid_is_said_again() -> Non
     assert len(world.server.log("tasks/cancel")) == 2
 
 
-@requirement("law:7")
 async def test_a_lost_cancel_is_said_again_by_the_clock_of_the_client() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[LOST, {}])
     async with world.client() as client, anyio.create_task_group() as tasks:
@@ -1260,7 +1226,6 @@ async def test_a_lost_cancel_is_said_again_by_the_clock_of_the_client() -> None:
         assert len(world.server.log("tasks/cancel")) == 2
 
 
-@requirement("law:7")
 async def test_a_cancel_that_is_lost_three_times_is_told_and_said_again_with_the_next_poll() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[LOST, LOST, LOST, {}])
     async with world.client() as client:
@@ -1272,7 +1237,6 @@ async def test_a_cancel_that_is_lost_three_times_is_told_and_said_again_with_the
         assert len(world.server.log("tasks/cancel")) == 4
 
 
-@requirement("law:7", "law:8")
 async def test_a_lost_cancel_that_has_worked_is_no_error() -> None:
     over = {"taskId": TASK, "status": "cancelled", "ttlMs": None}
     often = working(TASK, poll_interval_ms=50)
@@ -1296,7 +1260,6 @@ async def test_a_lost_cancel_that_has_worked_is_no_error() -> None:
 # ── a server that was deployed anew ───────────────────────────────────────────────────────────
 
 
-@requirement("law:6")
 @pytest.mark.parametrize(("now", "fits"), [("amount", True), ("total", False)])
 async def test_a_result_that_does_not_match_is_checked_against_the_schema_as_it_is_now(
     now: str, fits: bool
@@ -1346,7 +1309,6 @@ async def test_what_closing_a_journal_raises_ends_nobody(caplog: pytest.LogCaptu
     assert "The journal could not be closed: the journal failed (RuntimeError: stuck)" in caplog.text
 
 
-@requirement("law:11")
 async def test_closing_while_the_journal_fails_waits_for_it_once_in_all_for_the_calls_that_are_left() -> None:
     journal, calls = ProbedJournal(), [working(f"task-{n}", poll_interval_ms=60_000) for n in range(5)]
     async with scripted_client(ScriptedSession(calls=calls), journal=journal) as client:

@@ -445,7 +445,6 @@ async def test_a_reference_is_json_and_is_attached_after_that_journey_too() -> N
         assert text(await attached[0].result()) == "done"
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("options", [{"principal": "mallory"}, {"endpoint": "elsewhere"}])
 async def test_a_reference_is_refused_by_a_client_for_another_endpoint_or_principal(
     options: dict[str, str],
@@ -465,7 +464,7 @@ async def test_a_reference_is_refused_by_a_client_for_another_endpoint_or_princi
 
 @requirement("law:9")
 @EVERY
-async def test_neither_an_error_nor_what_it_carries_nor_the_log_shows_a_whole_task_id(
+async def test_a_task_id_is_a_credential_that_neither_errors_nor_the_log_show(
     trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "mcp_tasks_client"):
@@ -483,7 +482,6 @@ async def test_neither_an_error_nor_what_it_carries_nor_the_log_shows_a_whole_ta
     assert [line for line in shown if TASK in line] == []
 
 
-@requirement("law:9")
 async def test_what_is_shown_is_enough_to_recognise_the_task() -> None:
     world = World(**get(AT_WORK))
     handle = await started(world)
@@ -497,7 +495,6 @@ async def test_what_is_shown_is_enough_to_recognise_the_task() -> None:
     assert f"task_id={shown}" in repr(handle.task)
 
 
-@requirement("law:9")
 async def test_the_log_of_a_bumpy_drive_shows_no_whole_task_id(caplog: pytest.LogCaptureFixture) -> None:
     lost = ConnectionLostError("Gone.", retryable=True)
     asking = input_required(TASK, {KEY: ASK})
@@ -523,7 +520,6 @@ async def test_the_log_of_a_bumpy_drive_shows_no_whole_task_id(caplog: pytest.Lo
 REFUSED = SessionError("no", code=-32602, remote_message=f"no such key: {KEY}")
 
 
-@requirement("law:9")
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -551,7 +547,6 @@ async def test_a_server_that_quotes_the_task_id_does_not_bring_it_into_the_messa
     assert TASK not in str(error)
 
 
-@requirement("law:9")
 async def test_the_state_of_a_record_does_not_show_the_whole_task_id_either() -> None:
     _, world = await error_of(TROUBLES["question without a callback"])
     async with world.client() as client:

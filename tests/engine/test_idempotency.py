@@ -23,7 +23,6 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
 from mcp_tasks_client.testing import FaultPlan, text_result, working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import late_world
 from tests.engine.world import DONE, LOST, TASK, World
@@ -42,7 +41,6 @@ async def call(client: TasksClient, results: list[str], **options: Any) -> None:
 # ── clients of one process ────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("when", ["while the call is in flight", "while the task is polled"])
 async def test_two_clients_that_call_under_one_key_make_one_call_and_have_one_result(when: str) -> None:
     world, server = late_world()
@@ -62,7 +60,6 @@ async def test_two_clients_that_call_under_one_key_make_one_call_and_have_one_re
     assert len(server.log("tasks/get")) == 1
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("how", ["closes", "gives up"])
 async def test_a_follower_drives_the_call_on_when_its_owner_lets_go(how: str) -> None:
     world, server = late_world()
@@ -85,7 +82,6 @@ async def test_a_follower_drives_the_call_on_when_its_owner_lets_go(how: str) ->
     assert len(server.log("tools/call")) == 1
 
 
-@requirement("law:1", "law:2", "law:8")
 async def test_a_call_that_is_taken_back_just_as_another_client_joins_it_is_made_by_the_other() -> None:
     world, server = late_world(leaves=False, calls=[AT_ONCE])
     gives_up, results = anyio.CancelScope(), list[str]()
@@ -128,7 +124,6 @@ class Interrupted(FaultPlan):
         await anyio.lowlevel.checkpoint()
 
 
-@requirement("law:2", "law:5", "law:8")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_who_is_cancelled_natively_while_a_call_is_to_be_sent_again_leaves_the_key_to_others(
     anyio_backend: str,
@@ -150,7 +145,6 @@ async def test_who_is_cancelled_natively_while_a_call_is_to_be_sent_again_leaves
     assert len(world.server.log("tools/call")) == 2
 
 
-@requirement("law:2", "law:8")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_who_is_cancelled_natively_while_the_key_is_claimed_leaves_the_key_to_others(
     anyio_backend: str,
@@ -167,7 +161,6 @@ async def test_who_is_cancelled_natively_while_the_key_is_claimed_leaves_the_key
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:1", "law:2")
 async def test_a_refused_call_whose_intent_could_not_be_removed_leaves_none_in_the_end() -> None:
     world = World(calls=[SessionError("busy", retryable=True, not_executed=True)])
     remove, failures = world.journal.remove, [JournalError("The disk is full.")]
@@ -188,7 +181,6 @@ async def test_a_refused_call_whose_intent_could_not_be_removed_leaves_none_in_t
 # ── a resend that comes to nothing ────────────────────────────────────────────────────────────
 
 
-@requirement("law:2")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -212,7 +204,6 @@ async def test_a_resend_that_is_refused_leaves_unknown_what_became_of_the_first_
     await nobody_sends_it_again_unasked(world, sent=2)
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("how", ["stopped", "closed"])
 async def test_a_resend_that_is_stopped_before_it_leaves_leaves_it_unknown(how: str) -> None:
     """As while a tools/list is being waited for that does not come."""
@@ -278,7 +269,6 @@ async def test_a_resend_that_did_not_leave_can_be_repeated() -> None:
         assert text(await world.call(client, idempotency_key="k", on_unknown="resend")) == "done"
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("way", ["block", "meta"])
 async def test_a_key_that_is_no_argument_is_the_same_key(way: str) -> None:
     world = World(calls=[working(TASK)], gets={TASK: [DONE]})
@@ -291,7 +281,6 @@ async def test_a_key_that_is_no_argument_is_the_same_key(way: str) -> None:
     assert sent.call.meta == {"x": 1}
 
 
-@requirement("law:2")
 @pytest.mark.parametrize(("again", "joins"), [(1.0, True), (1, True), (True, False), ("1", False)])
 async def test_a_number_that_is_written_otherwise_is_the_same_argument(again: Any, joins: bool) -> None:
     world = World(gets={TASK: [DONE]})

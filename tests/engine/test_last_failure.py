@@ -34,7 +34,7 @@ def unreachable(*after: Any) -> World:
 
 
 @requirement("law:16")
-async def test_a_handle_and_its_record_say_what_fails_and_since_when() -> None:
+async def test_a_waiting_caller_sees_what_fails_and_since_when() -> None:
     world = unreachable(FOREVER)
     begun = world.clock.time()
     async with world.client() as client:
@@ -54,7 +54,6 @@ async def test_a_handle_and_its_record_say_what_fails_and_since_when() -> None:
         assert record.last_failure is None, "and when it ends"
 
 
-@requirement("law:16")
 async def test_a_wait_that_is_over_says_why_the_task_was_not_seen() -> None:
     world = World(gets={TASK: [LOST]})
     async with world.client() as client:
@@ -74,7 +73,6 @@ async def test_a_wait_that_is_over_says_nothing_of_failures_where_there_were_non
     assert "failed" not in str(caught.value)
 
 
-@requirement("law:16")
 @pytest.mark.parametrize("failing", [LOST, MISSING, REFUSED], ids=["lost", "not known, once", "refused"])
 async def test_a_refresh_whose_poll_failed_raises_what_it_failed_with(failing: SessionError) -> None:
     world = World(gets={TASK: [failing, FOREVER]})
@@ -99,7 +97,6 @@ async def test_a_refresh_that_finds_the_task_gone_says_so() -> None:
                 await world.during(handle.refresh, 60)
 
 
-@requirement("law:16")
 async def test_a_call_that_a_refused_credential_parked_says_so_in_another_process() -> None:
     world = World(gets={TASK: [REFUSED]})
     begun = world.clock.time()
@@ -124,7 +121,6 @@ async def test_a_refresh_and_a_wait_end_with_the_time_to_live_though_the_hint_is
 # ── an old error is not told before a look ────────────────────────────────────────────────────
 
 
-@requirement("law:16")
 async def test_a_handle_whose_task_another_client_brought_home_has_its_result_and_not_an_old_error() -> None:
     world = World(gets={TASK: [input_required(TASK, {"n": ASK}), DONE]})
     async with world.client() as stale, world.client(elicitation=Asked(YES)) as other:

@@ -93,10 +93,8 @@ async def dropped_in(journal: Any, failed: list[BaseException]) -> None:
         failed.append(error)
 
 
-@requirement("law:5", "law:13")
-async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stays(
-    path: Path, is_long: bool
-) -> None:
+@requirement("law:13")
+async def test_a_process_has_one_writer_for_a_file_and_nothing_of_it_stays(path: Path, is_long: bool) -> None:
     await nothing_is_left()
     failed: list[BaseException] = []
     threads = set[threading.Thread]()
@@ -119,7 +117,6 @@ async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stay
     assert stored(path) == []
 
 
-@requirement("law:5", "law:13")
 async def test_a_client_for_each_call_is_one_writer(path: Path, is_long: bool) -> None:
     await nothing_is_left()
     failed: list[BaseException] = []
@@ -144,7 +141,6 @@ async def test_a_client_for_each_call_is_one_writer(path: Path, is_long: bool) -
 # ── clients that are dropped ──────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5", "law:13")
 async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
     with anyio.fail_after(LIMIT_S):
         for _ in range(20):
@@ -152,7 +148,6 @@ async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
         await nothing_is_left()
 
 
-@requirement("law:5", "law:13")
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 async def test_extensions_one_after_another_are_under_one_lease(kept: str, path: Path) -> None:
     await nothing_is_left()
@@ -171,7 +166,6 @@ async def test_extensions_one_after_another_are_under_one_lease(kept: str, path:
         await nothing_is_left()
 
 
-@requirement("law:13")
 async def test_a_clock_that_knows_who_has_the_client_does_not_keep_it() -> None:
     """As a host's own parts do, which know each other."""
 
@@ -191,7 +185,6 @@ async def test_a_clock_that_knows_who_has_the_client_does_not_keep_it() -> None:
     assert dropped() is None
 
 
-@requirement("law:13")
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 async def test_what_listens_is_not_kept_by_the_journal(kept: str, path: Path) -> None:
     """Or the journal would keep what is dropped without a word: a loop that is closed tells nobody."""
@@ -209,7 +202,6 @@ async def test_what_listens_is_not_kept_by_the_journal(kept: str, path: Path) ->
         assert journal._medium._listeners == {}
 
 
-@requirement("law:5", "law:13")
 def test_an_extension_owns_its_calls_in_each_event_loop_it_is_used_in(path: Path) -> None:
     """Loops may be used one after another, as by a worker that has one for each of its jobs."""
     extension = TasksExtension(journal=path, endpoint="scripted", poll=QUICK)
@@ -235,7 +227,6 @@ def test_an_extension_owns_its_calls_in_each_event_loop_it_is_used_in(path: Path
             assert not lease.owners
 
 
-@requirement("law:2", "law:5")
 async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_one(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,7 +254,6 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
 # ── the lease ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:1", "law:5")
 @pytest.mark.parametrize("journals", ["one", "two"])
 async def test_nobody_owns_a_record_before_the_lease_is_stored_that_another_stores(
     path: Path, journals: str
@@ -300,7 +290,6 @@ async def test_nobody_owns_a_record_before_the_lease_is_stored_that_another_stor
     assert Slow.too_soon == [False, False]
 
 
-@requirement("law:1", "law:5")
 async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_without_one() -> None:
     journal, failed = ProbedJournal("renew"), []
     journal.before("renew", anyio.lowlevel.checkpoint)

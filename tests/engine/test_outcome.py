@@ -13,7 +13,6 @@ from mcp_tasks_client.errors import RemoteProtocolError, TaskFailedError
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Failed, Finished
 from mcp_tasks_client.testing import completed, text_result
-from tests._requirements import requirement
 
 from .other_process import OnDisk
 from .world import TASK, World
@@ -43,7 +42,6 @@ async def test_a_failure_is_told_as_far_as_the_server_has_explained_it(
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-@requirement("law:6", "law:14")
 async def test_a_result_that_is_none_is_told_once_and_not_by_each_resume(kind: str, tmp_path: Path) -> None:
     """Half of a character in a member's name: no text that could be stored or shown has that."""
     memory = MemoryJournal()

@@ -28,7 +28,6 @@ from mcp_tasks_client.machine.actions import SendCall
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing, OutcomeUnknown
 from mcp_tasks_client.testing import ManualClock, input_required, working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
 from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
@@ -68,7 +67,6 @@ async def taken_up_again(verb: str, client: TasksClient, handle: TaskHandle) -> 
 # ── one after the other ───────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("verb", ["the handle", "resume", "attach", "the key"])
 async def test_what_a_later_client_asked_and_answered_is_not_asked_again_by_the_earlier_one(
     verb: str,
@@ -91,7 +89,6 @@ async def test_what_a_later_client_asked_and_answered_is_not_asked_again_by_the_
     assert all(sent == {"k": ACCEPTED} for sent in answers(world)), "which goes again while it seems lost"
 
 
-@requirement("law:3", "law:5")
 async def test_the_answer_of_a_prompt_that_could_not_be_withdrawn_is_the_answer_also_of_who_follows() -> None:
     world = World(gets={TASK: [ASKING]})
     answers_late, prompts = anyio.Event(), 0
@@ -124,7 +121,6 @@ async def test_the_answer_of_a_prompt_that_could_not_be_withdrawn_is_the_answer_
     assert [question.stage for question in state.questions] == ["acknowledged"]
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("kept", [True, False], ids=["with a handle", "without a handle"])
 async def test_a_result_that_a_later_client_brought_home_is_the_earlier_ones_result_too(kept: bool) -> None:
     world = refused_once()
@@ -148,7 +144,6 @@ async def test_a_result_that_a_later_client_brought_home_is_the_earlier_ones_res
 # ── at the same time ──────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3", "law:4", "law:5")
 @pytest.mark.parametrize("was_gone", [False, True], ids=["unknown before", "not found before"])
 async def test_of_two_clients_that_attach_a_task_at_the_same_moment_one_drives_it_and_both_return(
     was_gone: bool,
@@ -182,7 +177,6 @@ def _got_it(taken: Any, record_id: str, owner: str, gone: Any = ()) -> bool:
     return taken is not None and taken.record.owner == owner
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("closes", [True, False], ids=["and closes", "and stays"])
 async def test_a_follower_is_told_what_the_driver_delivered_between_two_looks(closes: bool) -> None:
     world = World(calls=[working(TASK, poll_interval_ms=7000)])
@@ -230,7 +224,6 @@ async def test_a_follower_looks_ever_more_seldom_but_at_least_every_five_seconds
     assert looked == [6, 1, 4, 4]
 
 
-@requirement("law:2")
 async def test_a_call_that_was_followed_is_not_repeated_when_its_outcome_is_forgotten() -> None:
     world = World(gets={TASK: [working(TASK), DONE]})
     results: list[str] = []
@@ -249,7 +242,6 @@ async def test_a_call_that_was_followed_is_not_repeated_when_its_outcome_is_forg
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:5")
 async def test_who_takes_over_for_a_caller_that_has_just_gone_lets_go_again() -> None:
     world = World(gets={TASK: [working(TASK, poll_interval_ms=5000)] * 9 + [DONE]})
     world.journal = journal = ProbedJournal()
@@ -299,7 +291,6 @@ async def test_whoever_followed_does_not_note_the_delivery_for_the_owner() -> No
         assert record.delivered_at is not None
 
 
-@requirement("law:5")
 async def test_letting_go_of_what_another_host_has_taken_already_is_no_trouble(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,7 +307,6 @@ async def test_letting_go_of_what_another_host_has_taken_already_is_no_trouble(
     assert "could not be released" not in caplog.text
 
 
-@requirement("law:5")
 async def test_what_was_to_be_sent_before_another_client_had_the_call_is_not_sent() -> None:
     journal = MemoryJournal()
     async with journal:

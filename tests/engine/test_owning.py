@@ -22,7 +22,6 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.base import BeforeSend, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.testing import completed, input_required, text_result, working
-from tests._requirements import requirement
 from tests.campaigns.shared_journal import ProcessJournal
 from tests.campaigns.virtual_time import ProcessClock, VirtualProcess, WorldClock
 from tests.scripted_session import ScriptedSession
@@ -228,7 +227,6 @@ class World:
             await self.clock.pass_to(self.clock.now + seconds, anyio.Event())
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("outage_s", [0.5, LEASE_S * 2], ids=["told at once", "told after two leases"])
 async def test_a_host_that_is_cut_off_polls_until_its_lease_runs_out_and_goes_on_when_it_is_back(
     outage_s: float,
@@ -247,7 +245,6 @@ async def test_a_host_that_is_cut_off_polls_until_its_lease_runs_out_and_goes_on
         assert len(host.polls(since=back_at)) >= 10
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("outage_s", [0.5, LEASE_S * 2], ids=["told at once", "told after two leases"])
 async def test_of_two_hosts_that_were_parted_one_polls(outage_s: float) -> None:
     async with World() as world:
@@ -269,7 +266,6 @@ async def test_of_two_hosts_that_were_parted_one_polls(outage_s: float) -> None:
         assert taken.done
 
 
-@requirement("law:5")
 async def test_a_renewal_whose_reply_was_lost_is_not_taken_for_one_that_kept_the_lease() -> None:
     """The journal finds in the repetition what it has stored itself, and says that the lease was kept."""
     async with World() as world:
@@ -288,7 +284,6 @@ async def test_a_renewal_whose_reply_was_lost_is_not_taken_for_one_that_kept_the
         assert second.polls(since=taken_at)
 
 
-@requirement("law:5")
 async def test_a_full_disk_stops_no_polls() -> None:
     """The lease cannot be renewed. The journal can be read, and says that no other process has the call."""
     async with World() as world:
@@ -300,7 +295,6 @@ async def test_a_full_disk_stops_no_polls() -> None:
         assert len(host.polls(since=full_at)) >= 190 / HINT_S
 
 
-@requirement("law:4")
 async def test_one_machine_goes_on_polling_without_its_journal() -> None:
     """No other process goes by a lease there: each sees that this one lives."""
     async with World(has_clock=False) as world:
@@ -312,7 +306,6 @@ async def test_one_machine_goes_on_polling_without_its_journal() -> None:
         assert len(host.polls(since=cut_at)) >= 190 / HINT_S
 
 
-@requirement("law:5")
 async def test_a_journal_without_a_clock_that_holds_the_lease_of_an_unseen_process_is_shared_too() -> None:
     """As in two containers with one file."""
     async with World(has_clock=False) as world:
@@ -326,7 +319,6 @@ async def test_a_journal_without_a_clock_that_holds_the_lease_of_an_unseen_proce
         assert first.polls(since=cut_at)[-1] <= cut_at + LEASE_S
 
 
-@requirement("law:3", "law:5")
 async def test_a_person_is_asked_no_more_once_the_lease_has_run_out_and_asked_again_when_it_is_back() -> None:
     async with World() as world:
         host = await world.host(gets={TASK: [ASKING]})
@@ -346,7 +338,6 @@ async def test_a_person_is_asked_no_more_once_the_lease_has_run_out_and_asked_ag
         assert len(host.asked) == 2
 
 
-@requirement("law:3", "law:5")
 async def test_of_two_persons_at_hosts_that_were_parted_the_second_is_asked_after_the_first_was_not() -> None:
     async with World() as world:
         first, second = await world.host(gets={TASK: [ASKING]}), await world.host(gets={TASK: [ASKING]})
@@ -366,7 +357,6 @@ async def test_of_two_persons_at_hosts_that_were_parted_the_second_is_asked_afte
         assert first.server.log("tasks/update") == []
 
 
-@requirement("law:3", "law:5")
 async def test_a_standing_question_is_not_withdrawn_while_the_lease_is_renewed() -> None:
     async with World() as world:
         host = await world.host(gets={TASK: [ASKING]})
@@ -376,7 +366,6 @@ async def test_a_standing_question_is_not_withdrawn_while_the_lease_is_renewed()
         assert host.withdrawn == []
 
 
-@requirement("law:4", "law:5")
 @pytest.mark.parametrize("point", ["between two polls", "while the journal is asked"])
 async def test_a_suspended_host_polls_nothing_that_another_has_taken(point: str) -> None:
     async with World() as world:
@@ -411,7 +400,6 @@ async def test_a_suspended_host_polls_nothing_that_another_has_taken(point: str)
         assert len(second.polls(since=taken_at)) >= 29
 
 
-@requirement("law:5", "law:15")
 async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() -> None:
     async with World() as world:
         maker, first, second = await world.host(), await world.host(), await world.host()
@@ -445,7 +433,6 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
         assert found == []
 
 
-@requirement("law:5", "law:15")
 async def test_a_suspended_host_gives_its_store_no_end_that_another_has_taken() -> None:
     async with World() as world:
         first, second = await world.host(), await world.host()
@@ -474,7 +461,6 @@ async def test_a_suspended_host_gives_its_store_no_end_that_another_has_taken() 
         assert (asked, stored) == ([], ["completed"])
 
 
-@requirement("law:5", "law:15")
 async def test_a_host_that_is_suspended_inside_its_store_acknowledges_what_it_has_stored() -> None:
     async with World() as world:
         first, second = await world.host(), await world.host()
@@ -505,7 +491,6 @@ async def test_a_host_that_is_suspended_inside_its_store_acknowledges_what_it_ha
         assert record.delivered_at is not None
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("has_clock", [True, False], ids=["hosts", "containers with one file"])
 async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_goes_on(
     has_clock: bool,
@@ -527,7 +512,6 @@ async def test_a_suspended_host_withdraws_what_another_may_have_asked_when_it_go
         assert len(first.withdrawn) == 1
 
 
-@requirement("law:4", "law:5")
 async def test_a_poll_that_has_waited_for_its_turn_is_confirmed_when_it_is_sent() -> None:
     async with World() as world:
         first, second = await world.host(), await world.host()
@@ -546,7 +530,6 @@ async def test_a_poll_that_has_waited_for_its_turn_is_confirmed_when_it_is_sent(
         assert second.polls(since=taken_at)
 
 
-@requirement("law:5")
 async def test_what_a_host_owns_that_has_come_back_is_not_taken_by_one_that_judged_it_before() -> None:
     """The second host reads that the lease of the first has run out, and takes its calls a moment later."""
     async with World() as world:
@@ -578,7 +561,6 @@ async def test_what_a_host_owns_that_has_come_back_is_not_taken_by_one_that_judg
         assert len(first.polls(since=back_at)) >= 60 / HINT_S
 
 
-@requirement("law:2", "law:5")
 async def test_a_keyed_call_that_another_host_may_have_given_up_is_not_sent() -> None:
     async with World() as world:
         first = await world.host()
@@ -616,7 +598,6 @@ async def test_a_keyed_call_that_another_host_may_have_given_up_is_not_sent() ->
         assert len(first.server.log("tools/call")) + len(second.server.log("tools/call")) == 1
 
 
-@requirement("law:3")
 async def test_a_question_that_was_answered_elsewhere_a_moment_ago_is_not_put_to_the_host() -> None:
     """A journal tells of what other processes leave some seconds late. This one never tells."""
     async with World() as world:

@@ -28,7 +28,6 @@ from mcp_tasks_client.journal.base import Lease, LeaseSource
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing import ManualClock, working
-from tests._requirements import requirement
 from tests.journal.files import rows_in_memory, timed
 from tests.scripted_session import ScriptedSession
 
@@ -59,7 +58,6 @@ def sees_alive(lease: Lease) -> bool | None:
 # ── processes that can be seen ────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5")
 def test_a_process_of_this_host_lives_until_it_has_ended_also_while_it_is_stopped() -> None:
     with child() as process:
         lease = lease_of(process.pid)
@@ -72,7 +70,6 @@ def test_a_process_of_this_host_lives_until_it_has_ended_also_while_it_is_stoppe
         assert sees_alive(lease) is False
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("ago_s", [60, 0.5], ids=["a minute before", "just before"])
 def test_a_number_that_was_given_again_is_another_process(ago_s: float) -> None:
     """As in a container that is started again at once, where the first process is always number 1."""
@@ -81,14 +78,12 @@ def test_a_number_that_was_given_again_is_another_process(ago_s: float) -> None:
     assert sees_alive(before) is not (exact or ago_s > 2)
 
 
-@requirement("law:5")
 def test_a_host_without_a_network_is_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = iter([0x010000000000 | 1, 0x010000000000 | 2])  # as uuid draws them then
     monkeypatch.setattr(uuid, "getnode", lambda: next(chance))
     assert _current.__wrapped__(os.getpid())[0] == _current.__wrapped__(os.getpid())[0]
 
 
-@requirement("law:5")
 def test_a_process_stays_the_same_when_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     create_time = psutil.Process.create_time
     with child() as process:
@@ -97,7 +92,6 @@ def test_a_process_stays_the_same_when_the_wall_clock_is_set(monkeypatch: pytest
         assert sees_alive(lease) is (sys.platform == "linux")
 
 
-@requirement("law:5")
 @pytest.mark.parametrize(("what", "alive"), [("boot", False), ("host", None), ("pids", None)])
 def test_of_another_host_or_container_nothing_is_seen_and_a_restart_ends_all(
     what: str, alive: bool | None
@@ -143,14 +137,12 @@ def joined(clock: ManualClock) -> tuple[ProcessLease, str]:
     return ProcessLease.join(MemoryJournal(), Environment(clock=clock))
 
 
-@requirement("law:5")
 @pytest.mark.parametrize(("age_s", "gone"), [(LEASE_S, False), (LEASE_S + 0.1, True)])
 async def test_who_cannot_be_seen_is_gone_when_its_lease_has_run_out(age_s: float, gone: bool) -> None:
     ours, _ = joined(ManualClock(NOW + age_s))
     assert await is_gone(ours, "lease/1", lease_of(os.getpid(), host="elsewhere")) is gone
 
 
-@requirement("law:5")
 async def test_who_is_seen_to_live_is_not_gone_and_who_is_seen_dead_is_gone_at_once() -> None:
     with child() as process:
         lease = lease_of(process.pid)
@@ -163,7 +155,6 @@ async def test_who_is_seen_to_live_is_not_gone_and_who_is_seen_dead_is_gone_at_o
     assert await is_gone(now, "nobody/1", None), "whoever has no lease is gone as well"
 
 
-@requirement("law:5")
 async def test_whoever_looks_on_goes_by_its_own_time() -> None:
     """As in two containers on a laptop that was closed, or when the clock is set."""
     clock = ManualClock(NOW)
@@ -189,7 +180,6 @@ async def test_whoever_looks_on_goes_by_its_own_time() -> None:
     assert await gone()
 
 
-@requirement("law:5")
 async def test_a_look_that_took_longer_than_a_renewal_is_repeated() -> None:
     """As in a process that is suspended between the journal's reply and its own next line."""
     clock = ManualClock(NOW)
@@ -210,7 +200,6 @@ async def test_a_look_that_took_longer_than_a_renewal_is_repeated() -> None:
     assert await ours.gone(journal, "lease/1") == {"lease/1"}
 
 
-@requirement("law:5")
 async def test_of_a_journal_that_is_slower_than_renewals_nobody_is_said_to_be_gone() -> None:
     clock = ManualClock(NOW)
     ours, _ = joined(clock)
@@ -227,7 +216,6 @@ async def test_of_a_journal_that_is_slower_than_renewals_nobody_is_said_to_be_go
     assert looks == 3
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("is_shared", [True, False], ids=["hosts share the journal", "one machine"])
 async def test_another_boot_of_a_host_of_this_name_is_dead_only_where_no_other_host_can_be_meant(
     is_shared: bool,
@@ -243,7 +231,6 @@ async def test_another_boot_of_a_host_of_this_name_is_dead_only_where_no_other_h
     assert await is_gone(ours, "lease/1", lease)
 
 
-@requirement("law:5")
 async def test_a_lease_that_was_extended_counts_whatever_was_seen_before() -> None:
     """As by a database that was down, and lets each lease last its whole time again from its start."""
     clock = ManualClock(NOW)
@@ -259,7 +246,6 @@ async def test_a_lease_that_was_extended_counts_whatever_was_seen_before() -> No
     assert await is_gone(ours, "lease/1", extended)
 
 
-@requirement("law:5")
 async def test_a_client_that_knows_the_journal_by_another_address_lives_too() -> None:
     """As of two PostgresJournals of one schema, whose addresses differ by a word."""
     clock, journals = ManualClock(NOW), (MemoryJournal(), MemoryJournal())
@@ -271,7 +257,6 @@ async def test_a_client_that_knows_the_journal_by_another_address_lives_too() ->
     assert await is_gone(ours, other, lease)
 
 
-@requirement("law:5")
 async def test_whoever_looks_seldom_goes_by_the_wall_clock() -> None:
     clock = ManualClock(NOW)
     ours, _ = joined(clock)
@@ -281,7 +266,6 @@ async def test_whoever_looks_seldom_goes_by_the_wall_clock() -> None:
     assert await is_gone(ours, "lease/1", replace(lease, renewed_at=NOW + 9, expires_at=NOW + 9 + LEASE_S))
 
 
-@requirement("law:5")
 async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> None:
     journal, environment = MemoryJournal(), Environment(clock=ManualClock(NOW))
     ours, first = ProcessLease.join(journal, environment)
@@ -339,7 +323,6 @@ def client_of(journal: MemoryJournal, clock: ManualClock, **script: Any) -> Task
     return TasksClient(session, journal=journal, environment=Environment(clock=clock))
 
 
-@requirement("law:5")
 async def test_the_journal_renews_one_lease_however_many_clients_and_calls_there_are() -> None:
     journal, clock = Counting(), ManualClock()
     calls = [working(f"task-{number}", poll_interval_ms=600_000) for number in range(20)]
@@ -359,7 +342,6 @@ async def test_the_journal_renews_one_lease_however_many_clients_and_calls_there
     assert rows_in_memory(journal, "SELECT * FROM leases") == []
 
 
-@requirement("law:5")
 async def test_a_call_that_makes_no_task_needs_no_lease() -> None:
     journal = Counting()
     at_once = {"resultType": "complete", "content": [{"type": "text", "text": "at once"}]}
@@ -368,7 +350,6 @@ async def test_a_call_that_makes_no_task_needs_no_lease() -> None:
     assert journal.stored == 0
 
 
-@requirement("law:5")
 async def test_a_lease_that_lapsed_is_noticed_and_stored_anew(caplog: pytest.LogCaptureFixture) -> None:
     journal, clock = Counting(), ManualClock()
     with anyio.fail_after(20):
@@ -380,7 +361,6 @@ async def test_a_lease_that_lapsed_is_noticed_and_stored_anew(caplog: pytest.Log
             assert "had run out" in caplog.text
 
 
-@requirement("law:4", "law:5")
 async def test_a_host_whose_lease_had_lapsed_polls_no_more_what_another_has_taken() -> None:
     """A poll that shows nothing new is not journaled, so that no fence tells whose the call is."""
     journal, clock, other_clock = Counting(), ManualClock(), ManualClock()
@@ -415,7 +395,6 @@ async def test_a_host_whose_lease_had_lapsed_polls_no_more_what_another_has_take
             assert not kept.done
 
 
-@requirement("law:5")
 async def test_a_lease_is_renewed_after_the_wall_clock_was_set_back() -> None:
     """Else its end lies hours ahead, and a process that dies leaves its calls to nobody for so long."""
     journal, clock = Counting(), ManualClock()
@@ -435,7 +414,6 @@ class NeverRenewing(Counting):
         pass
 
 
-@requirement("law:5")
 async def test_a_lease_that_is_about_to_run_out_is_stored_anew_before_anything_is_owned() -> None:
     journal, clock = NeverRenewing(), ManualClock()
     calls = [working(f"task-{number}", poll_interval_ms=600_000) for number in range(3)]
@@ -449,7 +427,6 @@ async def test_a_lease_that_is_about_to_run_out_is_stored_anew_before_anything_i
         assert journal.stored == 2
 
 
-@requirement("law:5")
 async def test_a_lease_that_has_waited_for_the_journal_is_stored_anew_before_anything_is_owned() -> None:
     clock, waits = ManualClock(), [LEASE_S + 1]
 
@@ -467,7 +444,6 @@ async def test_a_lease_that_has_waited_for_the_journal_is_stored_anew_before_any
         assert lease[0] > clock.time()
 
 
-@requirement("law:1", "law:5")
 async def test_nothing_is_owned_without_a_lease() -> None:
     journal, clock = Counting(), ManualClock()
     journal.full = True
@@ -478,7 +454,6 @@ async def test_nothing_is_owned_without_a_lease() -> None:
             assert await client.records() == []
 
 
-@requirement("law:5")
 async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_nothing(tmp_path: Path) -> None:
     session = ScriptedSession(calls=[working("task-1", poll_interval_ms=600_000)])
     journal = SqliteJournal(tmp_path / "journal.sqlite3")
@@ -493,7 +468,6 @@ async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_not
                 await anyio.sleep(0.02)
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("between", ["the journal is opened anew", "who enrolled has closed"])
 async def test_the_lease_is_renewed_whichever_journal_of_the_process_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str

@@ -28,7 +28,6 @@ async def keys(client: TasksClient) -> list[str | None]:
     return [record.idempotency_key for record in await client.records()]
 
 
-@requirement("law:2")
 async def test_an_outcome_is_kept_for_a_week_after_it_was_delivered_and_then_forgotten() -> None:
     world = World()
     async with world.client() as client:
@@ -60,7 +59,6 @@ async def test_a_delivered_outcome_without_a_key_is_forgotten_at_once() -> None:
         assert await client.records() == []
 
 
-@requirement("law:2")
 async def test_what_was_never_delivered_is_never_forgotten() -> None:
     world = World()
     async with world.client() as client:
@@ -113,7 +111,6 @@ async def test_what_others_may_just_be_following_is_kept_for_a_minute() -> None:
         assert await client.prune(0) == 1
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("by", ["hand", "the timer", "another client", "another journal object"])
 async def test_a_running_call_is_not_forgotten_when_the_wall_clock_steps(by: str, tmp_path: Path) -> None:
     """The time-to-live of its task is over, as it seems, and the week after that."""
@@ -153,7 +150,6 @@ async def test_a_running_call_is_not_forgotten_when_the_wall_clock_steps(by: str
     assert len(world.server.log("tools/call")) == (2 if by == "the timer" else 1)
 
 
-@requirement("law:5")
 async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_wall_clock_steps() -> None:
     """It was left to the process, and any client of this process may go on with it."""
     asking = {**working(TASK, ttl_ms=600_000), "status": "input_required", "inputRequests": {"k": ASK}}
@@ -174,7 +170,6 @@ async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_
         assert await keys(client) == [], "and forgotten once its process does not keep it any more"
 
 
-@requirement("law:13")
 async def test_of_all_clients_in_a_process_one_prunes_now_and_then() -> None:
     world = World()
     world.journal = journal = ProbedJournal()
@@ -206,9 +201,9 @@ async def delivered_within(client: TasksClient, seconds: float) -> list[str]:
     return [text(await TaskHandle(endpoint, call).result()) for call in calls]
 
 
-@requirement("law:2", "law:15")
+@requirement("law:15")
 @pytest.mark.parametrize("key", [None, "first"])
-async def test_an_outcome_that_a_host_may_not_have_had_can_be_had_again_for_ten_minutes(
+async def test_an_outcome_that_was_passed_on_can_be_had_again_for_ten_minutes(
     key: str | None,
 ) -> None:
     world = World()
@@ -238,7 +233,6 @@ async def test_how_long_it_can_be_had_again_is_the_journals_own_to_say() -> None
         assert await client.records() == []
 
 
-@requirement("law:2")
 async def test_an_outcome_in_hand_is_not_lost_to_a_journal_that_cannot_note_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

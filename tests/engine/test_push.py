@@ -36,7 +36,6 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
 from tests.engine.world import ASK, DONE, NO_JITTER, TASK, Asked, World
@@ -71,7 +70,6 @@ def push_world(*gets: Any) -> tuple[World, PushSession, ProbedJournal]:
     return world, world.server, journal
 
 
-@requirement("law:1")
 async def test_a_task_is_observed_as_soon_as_the_server_has_made_it_and_for_as_long_as_it_is_driven() -> None:
     world, session, _ = push_world()
     async with world.client() as client, anyio.create_task_group() as tasks:
@@ -119,7 +117,6 @@ async def test_an_end_that_is_pushed_is_the_outcome_without_a_poll() -> None:
     assert world.polled_at() == []
 
 
-@requirement("law:3")
 async def test_a_question_that_is_pushed_is_asked_at_once_and_once() -> None:
     asking = input_required(TASK, {"k": ASK})
     world, session, _ = push_world(asking, DONE)
@@ -136,7 +133,6 @@ async def test_a_question_that_is_pushed_is_asked_at_once_and_once() -> None:
     assert len(session.log("tasks/update")) == 1
 
 
-@requirement("law:4")
 async def test_what_is_pushed_makes_no_poll_come_earlier_or_later() -> None:
     world, session, _ = push_world(AT_WORK, AT_WORK, AT_WORK, DONE)
     async with world.client() as client:
@@ -147,7 +143,6 @@ async def test_what_is_pushed_makes_no_poll_come_earlier_or_later() -> None:
     assert world.polled_at() == [5.0, 10.0, 15.0, 20.0]
 
 
-@requirement("law:1")
 async def test_a_status_message_alone_is_published_and_costs_no_commit_pushed_or_polled() -> None:
     polled = [{**AT_WORK, "statusMessage": f"polled {number}"} for number in range(3)]
     world, session, journal = push_world(*polled)
@@ -205,7 +200,6 @@ async def test_of_many_snapshots_that_come_while_one_is_saved_eight_wait_and_the
     assert len(world.polled_at()) == 2
 
 
-@requirement("law:8")
 async def test_what_is_pushed_of_a_task_that_nobody_drives_or_knows_is_ignored() -> None:
     world, session, journal = push_world(AT_WORK, DONE)
     asked = Asked()
@@ -257,7 +251,6 @@ async def test_a_session_that_cannot_listen_leaves_everything_to_the_polls(
     assert [one.levelname for one in caplog.records if "tasks are polled" in one.message] == [level]
 
 
-@requirement("law:5")
 async def test_what_is_pushed_to_a_host_whose_task_another_has_taken_leaves_its_caller_following(
     tmp_path: Path,
 ) -> None:
@@ -325,7 +318,6 @@ def without_payloads(params: JSONObject) -> list[JSONObject]:
 EVERY_HINT = [5.0, 10.0, 15.0, 20.0, 25.0, 30.0]
 
 
-@requirement("law:4")
 @pytest.mark.parametrize(
     ("notifies", "done_at"),
     [
@@ -368,7 +360,6 @@ async def test_an_error_and_a_cancellation_are_told_of_as_well(
     assert server.witness.log("tasks/get") == []
 
 
-@requirement("law:3")
 async def test_questions_are_asked_once_each_however_often_they_are_told(
     server: ScriptedServer, clock: ManualClock
 ) -> None:

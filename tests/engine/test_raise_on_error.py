@@ -15,7 +15,6 @@ from mcp_tasks_client.errors import TaskFailedError, ToolError
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Completed, Finished
 from mcp_tasks_client.testing import completed, failed, text_result
-from tests._requirements import requirement
 from tests._results import text
 
 from .other_process import OnDisk
@@ -55,7 +54,6 @@ async def error_of(world: World, client: TasksClient, way: str, key: str | None 
     return error
 
 
-@requirement("law:6")
 @every_way
 @pytest.mark.parametrize("comes", ["as a task", "at once"])
 async def test_a_tool_that_raised_is_an_error_if_asked_for_and_has_its_whole_result(
@@ -102,7 +100,6 @@ async def test_a_result_that_is_no_error_is_returned_though_errors_are_asked_for
     assert text(returned[0]) == "done"
 
 
-@requirement("law:15")
 @every_way
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_what_was_raised_counts_as_delivered_like_a_result_that_was_returned(
@@ -168,7 +165,6 @@ def block(said: str) -> dict[str, Any]:
 IMAGE: Final = {"type": "image", "data": "", "mimeType": "image/png"}
 
 
-@requirement("law:11")
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from mcp_tasks_client.testing import working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import late_world
 from tests.engine.world import DONE, SCOPE, TASK, World, leave
@@ -50,7 +49,6 @@ async def test_a_call_that_joins_another_one_under_its_key_leaves_that_ones_id()
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("client", ["the same client", "a later client"])
 async def test_a_call_that_repeats_its_key_and_its_id_is_one_call(client: str) -> None:
     world, told = World(), uuid4().hex
@@ -66,7 +64,6 @@ async def test_a_call_that_repeats_its_key_and_its_id_is_one_call(client: str) -
     assert len(world.server.log("tools/call")) == 1
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("taken_by", ["a call of this client", "a call in the journal", "a call in flight"])
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_an_id_that_is_another_calls_is_refused_before_anything_is_sent(

@@ -24,7 +24,6 @@ from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import OnDisk
 from tests.engine.world import DONE, NO_JITTER, TASK, World
@@ -40,7 +39,6 @@ AT_WORK = working(TASK, poll_interval_ms=1000)
 # ── resume ────────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5", "law:7")
 async def test_a_record_that_cannot_be_read_withholds_no_other_from_resume(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +210,6 @@ def record(record_id: str, state: Any, number: int, **fields: Any) -> TaskRecord
     )
 
 
-@requirement("law:4")
 async def test_many_tasks_are_taken_up_in_order_and_none_is_polled_before_it_is_due() -> None:
     clock, count = ManualClock(), 500
     due_at = [clock.time() + HINT_S * number / count for number in range(count)]
@@ -335,7 +332,6 @@ async def reference_of(world: World, **options: Any) -> Any:
     return json.loads(json.dumps(handle.reference))
 
 
-@requirement("law:1")
 async def test_attaching_a_bare_id_takes_a_first_look_before_it_returns() -> None:
     world = World(gets={TASK: [{**AT_WORK, "statusMessage": "half"}, DONE]})
     async with world.client() as client:
@@ -358,7 +354,6 @@ async def test_attaching_what_this_client_observes_already_is_the_same_call() ->
     assert world.polled_at() == [1.0, 2.0]
 
 
-@requirement("law:1")
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_a_reference_finds_its_task_after_a_restart_and_keeps_its_pace(key: str | None) -> None:
     world = World()
@@ -372,7 +367,6 @@ async def test_a_reference_finds_its_task_after_a_restart_and_keeps_its_pace(key
     assert world.polled_at() == [1.0]
 
 
-@requirement("law:1")
 async def test_a_reference_finds_its_task_with_another_journal_as_well() -> None:
     world = World()
     reference = await reference_of(world, idempotency_key=KEY)
@@ -395,7 +389,6 @@ async def test_a_reference_without_a_task_is_found_by_its_own_journal_only() -> 
             await client.attach(reference)
 
 
-@requirement("law:7")
 async def test_a_task_that_was_gone_is_asked_for_again_by_its_id_and_stays_gone_by_its_reference() -> None:
     world = World(gets={})
     async with world.client() as client:

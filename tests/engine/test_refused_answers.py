@@ -43,7 +43,6 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests._requirements import requirement
 from tests._results import text
 
 from .world import NO_JITTER
@@ -123,7 +122,6 @@ class Shop:
 # ── what happens ──────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_the_host_is_asked_again_with_the_servers_words_and_its_next_answer_is_sent() -> None:
     shop, person = Shop(), Person("9.9", "1.2")
     async with shop.client(elicitation=person) as client:
@@ -139,7 +137,6 @@ async def test_the_host_is_asked_again_with_the_servers_words_and_its_next_answe
     shop.server.witness.check()
 
 
-@requirement("law:3", "law:7")
 async def test_one_replica_that_does_not_know_the_task_neither_ends_the_wait_nor_asks_anybody_again() -> None:
     shop, person = Shop(), Person("1.2")
     shop.server.misbehave("tasks/update", ErrorReply(-32602, "Failed to retrieve task: Task not found"))
@@ -164,7 +161,6 @@ REFUSALS: Final[dict[str, tuple[Fault, str]]] = {
 }
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("refusal", REFUSALS)
 async def test_a_question_opens_again_whichever_way_the_server_says_no(refusal: str) -> None:
     fault, words = REFUSALS[refusal]
@@ -190,7 +186,6 @@ FAILURES: Final[dict[str, Fault]] = {
 }
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_what_is_no_refusal_has_the_same_answer_sent_until_it_is_taken(failure: str) -> None:
     shop, person = Shop(), Person("1.2", "1.3")
@@ -201,7 +196,6 @@ async def test_what_is_no_refusal_has_the_same_answer_sent_until_it_is_taken(fai
     assert set(shop.sent) == {"1.2"}
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("failure", [LostRequest(), LostReply(), ErrorReply(-32603), HttpError(500)], ids=str)
 async def test_an_answer_that_may_have_been_taken_before_it_was_refused_stays(failure: Fault) -> None:
     """Some servers refuse an answer that they have taken before. Another one must not follow."""
@@ -223,7 +217,6 @@ async def test_an_answer_that_may_have_been_taken_before_it_was_refused_stays(fa
     shop.server.witness.check()
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("failure", [Unreachable(), HttpError(429)], ids=str)
 async def test_an_answer_that_surely_did_not_arrive_may_be_refused_afterwards(failure: Fault) -> None:
     shop, person = Shop(), Person("9.9", "1.2")
@@ -233,7 +226,6 @@ async def test_an_answer_that_surely_did_not_arrive_may_be_refused_afterwards(fa
     assert person.told == [None, UNKNOWN]
 
 
-@requirement("law:3")
 async def test_an_answer_that_was_acknowledged_and_lost_is_never_another_one() -> None:
     shop, person = Shop(), Person("1.2", "1.3")
     refused = ErrorReply(-32602, "answered already")
@@ -244,7 +236,6 @@ async def test_an_answer_that_was_acknowledged_and_lost_is_never_another_one() -
     assert set(shop.sent) == {"1.2"}
 
 
-@requirement("law:7")
 async def test_a_task_that_the_server_does_not_know_at_all_is_not_found() -> None:
     shop, person = Shop(), Person("1.2")
     unknown = ErrorReply(-32602, "Task not found")
@@ -257,7 +248,6 @@ async def test_a_task_that_the_server_does_not_know_at_all_is_not_found() -> Non
     assert len(person.asked) == 1
 
 
-@requirement("law:3", "law:7")
 async def test_a_credential_that_was_refused_parks_the_call_and_the_answer_may_be_refused_later() -> None:
     shop, person = Shop(), Person("9.9", "1.2")
     shop.server.misbehave("tasks/update", HttpError(401))
@@ -282,7 +272,6 @@ async def test_a_method_that_the_server_does_not_have_says_nothing_of_the_answer
 # ── how often ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("answers", ["error.questions", "handle.questions()", "inbox", "question_id"])
 async def test_after_three_refusals_the_call_parks_and_others_may_still_answer(answers: str) -> None:
     shop, person = Shop(), Person("9.9")
@@ -314,7 +303,6 @@ async def test_after_three_refusals_the_call_parks_and_others_may_still_answer(a
     shop.server.witness.check()
 
 
-@requirement("law:3")
 async def test_an_answer_from_outside_is_refused_and_the_next_one_is_taken() -> None:
     """Nobody drives the call when it is answered, and a worker takes it up each time."""
     shop = Shop()
@@ -356,7 +344,6 @@ POINTS: Final[dict[str, tuple[Point, int]]] = {
 }
 
 
-@requirement("law:1", "law:3")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_process_that_dies_between_refusal_and_asking_leaves_the_words(point: str) -> None:
     shop, person, plan = Shop(), Person("9.9", "1.2"), FaultPlan()
@@ -380,7 +367,6 @@ async def test_a_process_that_dies_between_refusal_and_asking_leaves_the_words(p
     shop.server.witness.check()
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("failure", [Unreachable(), LostReply(), HttpError(503)], ids=str)
 async def test_an_owner_that_was_overtaken_sends_its_answer_no_more(failure: Fault) -> None:
     """The answer may have been refused meanwhile, and another one taken."""
@@ -402,7 +388,6 @@ async def test_an_owner_that_was_overtaken_sends_its_answer_no_more(failure: Fau
 # ── foreign text ──────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:9", "law:11")
 async def test_the_servers_words_are_short_printable_and_without_the_task_id() -> None:
     shop, person = Shop(), Person("1.1", "1.2")
     shop.server = ScriptedServer(clock=shop.clock, new_task_id=lambda: "task-0123456789abcdef")

@@ -35,7 +35,6 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.late_session import LateSession
 from tests.engine.other_process import LEASE_S, Hosts, OnDisk
@@ -68,7 +67,6 @@ async def call(client: TasksClient, outcomes: list[Any], handle: TaskHandle | No
 # ── a lease that runs out ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:5", "law:16")
 async def test_a_task_of_a_host_that_cannot_be_seen_is_followed_and_taken_over_when_its_lease_runs_out(
     hosts: Hosts, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,7 +94,6 @@ async def test_a_task_of_a_host_that_cannot_be_seen_is_followed_and_taken_over_w
     assert turns.count("taken over") == 1
 
 
-@requirement("law:1", "law:2", "law:5")
 @pytest.mark.parametrize("then", ["awaited again", "closed"])
 async def test_a_task_id_that_comes_when_the_call_was_given_up_elsewhere_is_not_lost(
     hosts: Hosts, then: str
@@ -123,7 +120,6 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_elsewhere_is_not_
     assert len(late.log("tools/call")) == 1
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("at_its_end", [False, True])
 async def test_a_reply_that_comes_when_another_host_has_called_again_is_dropped_for_that_ones_result(
     hosts: Hosts, at_its_end: bool, caplog: pytest.LogCaptureFixture
@@ -169,7 +165,6 @@ async def test_a_call_that_another_client_received_and_the_journal_forgot_has_an
     assert session.log("tasks/get") == []
 
 
-@requirement("law:2", "law:5")
 async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
     hosts: Hosts,
 ) -> None:
@@ -200,7 +195,6 @@ async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_
     assert len(ours.log("tools/call")) == 1
 
 
-@requirement("law:2", "law:5")
 async def test_a_round_that_another_host_took_over_before_it_left_is_not_sent_as_well(hosts: Hosts) -> None:
     late = ScriptedSession(clock=hosts.clock, calls=[LATER, AT_ONCE])
     theirs = ScriptedSession(clock=hosts.other_clock, calls=[AT_WORK], gets={TASK: [DONE]})
@@ -223,7 +217,6 @@ async def test_a_round_that_another_host_took_over_before_it_left_is_not_sent_as
     assert len(late.log("tools/call")) == 1
 
 
-@requirement("law:2", "law:5")
 @pytest.mark.parametrize("made", ["a loss", "a loss, and it may run twice", "a task"])
 async def test_a_key_stands_for_what_another_host_has_made_of_a_call_that_was_then_refused_here(
     hosts: Hosts, made: str
@@ -258,7 +251,6 @@ async def test_a_key_stands_for_what_another_host_has_made_of_a_call_that_was_th
                     assert text(await again(on_unknown="resend")) == "at once"
 
 
-@requirement("law:2")
 async def test_a_journal_that_was_set_back_to_before_a_call_was_refused_leaves_its_outcome_unknown() -> None:
     """As after the failover to a standby that had not heard of the last commit."""
     refused = ConnectionLostError("No connection came about.", retryable=True, not_executed=True)
@@ -286,7 +278,6 @@ class Unreachable(ScriptedSession):
         return await super().call(call, before_send)
 
 
-@requirement("law:2", "law:5")
 async def test_what_was_not_yet_sent_is_not_sent_any_more_when_another_host_has_had_the_call(
     hosts: Hosts,
 ) -> None:
@@ -314,7 +305,6 @@ async def test_what_was_not_yet_sent_is_not_sent_any_more_when_another_host_has_
     assert late.log("tools/call") == []
 
 
-@requirement("law:5", "law:6")
 @pytest.mark.parametrize("key", [KEY, None])
 async def test_a_late_owner_does_not_bring_back_what_another_host_delivered_and_had_forgotten(
     hosts: Hosts, key: str | None
@@ -339,7 +329,6 @@ async def test_a_late_owner_does_not_bring_back_what_another_host_delivered_and_
             assert await second.records() == []
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("way", ["key", "attach"])
 async def test_an_outcome_that_a_dead_host_left_is_delivered_for_good(hosts: Hosts, way: str) -> None:
     session = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [DONE]})
@@ -359,7 +348,6 @@ async def test_an_outcome_that_a_dead_host_left_is_delivered_for_good(hosts: Hos
             assert await second.resume() == []
 
 
-@requirement("law:1", "law:3", "law:5")
 async def test_a_task_that_another_host_has_taken_is_cancelled_though_an_answer_was_never_journaled(
     hosts: Hosts,
 ) -> None:
@@ -388,7 +376,6 @@ async def test_a_task_that_another_host_has_taken_is_cancelled_though_an_answer_
 # ── clients of one process ────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:5")
 async def test_who_stops_waiting_while_a_call_is_being_sent_again_leaves_the_key_to_others(
     tmp_path: Path,
 ) -> None:

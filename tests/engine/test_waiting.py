@@ -69,7 +69,6 @@ class Waiter:
 # ── a second waiter ───────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("how", ["scope", "Task.cancel()", "time-out"])
 @pytest.mark.parametrize("when", ["before the call has left", "in flight", "while it is polled"])
 async def test_the_first_waiter_that_goes_away_takes_the_call_from_no_other(
@@ -108,7 +107,6 @@ async def test_the_first_waiter_that_goes_away_takes_the_call_from_no_other(
     assert len(server.log("tools/call")) == 1
 
 
-@requirement("law:4", "law:8")
 @pytest.mark.parametrize(
     ("clean_up_s", "polled_again_at"),
     [
@@ -158,7 +156,6 @@ async def test_who_comes_while_the_driver_is_being_stopped_is_driven_for(
     assert most == 1
 
 
-@requirement("law:5", "law:8")
 async def test_who_stops_waiting_while_its_call_is_being_taken_follows_it_for_nobody() -> None:
     world, taking = World(gets={TASK: [FOREVER]}), Held()
     world.journal = ProbedJournal()
@@ -178,7 +175,6 @@ async def test_who_stops_waiting_while_its_call_is_being_taken_follows_it_for_no
         assert (await world.only_record()).owner is None
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("waits", [False, True], ids=["reads later", "waits already"])
 async def test_updates_go_on_when_others_have_heard_what_parked_the_task_and_gone(waits: bool) -> None:
     asking = input_required(TASK, {"k": ASK})
@@ -229,7 +225,6 @@ def live_calls(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
     return made
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("hint", [FOREVER, HOURLY], ids=["a second's hint", "an hour's hint"])
 async def test_abandoned_calls_leave_memory_at_once(hint: Any, live_calls: weakref.WeakSet[Any]) -> None:
     world = World(calls=[hint], gets={TASK: [hint]})
@@ -279,7 +274,6 @@ async def test_an_end_that_is_an_error_leaves_memory_once_it_was_told(
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:4")
 async def test_a_refresh_of_a_task_that_is_being_taken_up_keeps_the_pace_that_was_set_before() -> None:
     world = World(calls=[working(TASK, poll_interval_ms=60_000)], gets={TASK: [working(TASK)]})
     async with world.client() as client:
@@ -311,7 +305,6 @@ async def test_refreshing_what_another_client_drives_returns_before_the_end_of_t
 JUMPS = pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S], ids=["a day forward", "a day back"])
 
 
-@requirement("law:4")
 @JUMPS
 @pytest.mark.parametrize("during", [False, True], ids=["between polls", "during a poll"])
 async def test_polls_keep_their_pace_when_the_wall_clock_jumps(jump_s: float, during: bool) -> None:
@@ -332,7 +325,6 @@ async def test_polls_keep_their_pace_when_the_wall_clock_jumps(jump_s: float, du
     assert world.polled_at() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-@requirement("law:4")
 @JUMPS
 async def test_a_silence_that_the_server_asked_for_lasts_as_long_when_the_wall_clock_jumps(
     jump_s: float,
@@ -347,7 +339,7 @@ async def test_a_silence_that_the_server_asked_for_lasts_as_long_when_the_wall_c
     assert world.polled_at() == [1.0, 31.0]
 
 
-@requirement("law:7", "ttl:backstop")
+@requirement("ttl:backstop")
 @pytest.mark.parametrize(
     ("ttl_ms", "jump_s", "expected"),
     [
@@ -374,7 +366,6 @@ async def test_the_time_to_live_counts_by_the_wall_clock_and_only_names_the_end(
     assert type(caught.value) is expected
 
 
-@requirement("law:4")
 @pytest.mark.parametrize(
     ("jump_s", "polled_at"),
     [
@@ -423,7 +414,6 @@ def note_order(server: ScriptedSession, verb: str) -> list[str]:
     return order
 
 
-@requirement("law:8")
 async def test_closing_ends_a_poll_that_is_under_way_and_then_the_session() -> None:
     world = World(gets={TASK: [STALL]})
     order = note_order(world.server, "get")
@@ -437,7 +427,6 @@ async def test_closing_ends_a_poll_that_is_under_way_and_then_the_session() -> N
     assert world.polled_at() == [1.0]
 
 
-@requirement("law:2", "law:8")
 @pytest.mark.parametrize("in_time", [True, False], ids=["the reply comes", "no reply comes"])
 async def test_closing_leaves_a_call_in_flight_its_grace_and_its_caller_none(in_time: bool) -> None:
     world, server = late_world()
@@ -487,7 +476,6 @@ async def test_a_waiter_that_has_gone_is_told_of_nothing_and_another_with_the_sa
     assert heard[-4:] == ["one", "two", "two", "three"]
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "while on_update is being told"])
 async def test_a_caller_whose_client_closes_is_told_so_and_nothing_else(slow: bool) -> None:
     world = World(gets={TASK: [working(TASK, status_message="half")]})
@@ -513,7 +501,6 @@ async def test_a_caller_whose_client_closes_is_told_so_and_nothing_else(slow: bo
     assert "closed" in str(error)
 
 
-@requirement("law:8")
 async def test_on_update_may_use_the_client_that_is_just_closing_and_is_told_that_it_is_closed() -> None:
     world = World(gets={TASK: [working(TASK, status_message="half")]})
     told, errors = anyio.Event(), list[Exception]()
@@ -543,7 +530,6 @@ async def test_on_update_may_use_the_client_that_is_just_closing_and_is_told_tha
     assert [type(error) for error in errors] == [TasksClientError] * 3
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("verb", ["result", "refresh", "cancel", "updates"])
 @pytest.mark.parametrize("parked", [False, True], ids=["at work", "parked"])
 async def test_a_handle_that_is_used_after_the_close_says_so(verb: str, parked: bool) -> None:
@@ -605,7 +591,6 @@ async def test_the_result_of_a_finished_task_is_there_after_the_client_has_close
     assert not (await world.only_record()).delivered_at
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("hint_ms", [5, 1, 0.001])
 async def test_a_tiny_hint_does_not_ask_for_hundreds_of_polls_a_second(hint_ms: Any) -> None:
     """A tenth of a second after the first few, until something changes."""

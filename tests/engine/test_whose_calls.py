@@ -18,7 +18,6 @@ from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.errors import SessionError, TaskNotFoundError, WaitTimeoutError
 from mcp_tasks_client.machine.record import Origin, Scope
 from mcp_tasks_client.testing import working
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import TASK, World, finish
 
@@ -149,7 +148,6 @@ async def test_an_outcome_that_another_program_has_looked_at_is_free_for_its_own
         await attached.acknowledge()
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("its", ["payroll", None])
 async def test_a_client_of_another_application_ends_no_task_that_its_credential_may_not_see(
     its: str | None,
@@ -214,7 +212,6 @@ print(*astuple(Process.current().origin))
 # ── users and servers ─────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("task_id", [None, "a-task-of-hers"])
 async def test_a_reference_with_the_record_id_of_another_user_finds_nothing_of_that_user(
     task_id: str | None,
@@ -238,7 +235,6 @@ async def test_a_reference_with_the_record_id_of_another_user_finds_nothing_of_t
     assert await world.only_record(Scope("scripted", "ada")) == before
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("other", [{"principal": "eve"}, {"endpoint": "elsewhere"}], ids=["user", "server"])
 async def test_a_task_id_that_another_user_or_server_has_is_attached_as_a_task_of_its_own(
     other: dict[str, str],

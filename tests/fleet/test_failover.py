@@ -23,7 +23,6 @@ from mcp_tasks_client import JournalError, PostgresJournal, TasksClient
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import completed, text_result, working
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
-from tests._requirements import requirement
 from tests._results import text
 from tests.postgres import PostgresServer, programs, running_postgres
 from tests.scripted_session import ScriptedSession
@@ -120,7 +119,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@requirement("law:1", "law:2")
 async def test_with_synchronous_replication_nothing_is_lost_and_calls_go_on(pair: Pair) -> None:
     pair.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
     pair.run("SELECT pg_reload_conf()")
@@ -160,7 +158,6 @@ async def test_with_synchronous_replication_nothing_is_lost_and_calls_go_on(pair
         assert len(session.log("tools/call")) == 1
 
 
-@requirement("law:2", "law:16")
 async def test_a_task_whose_commit_did_not_reach_the_standby_is_told_and_can_be_attached(pair: Pair) -> None:
     """With asynchronous replication."""
     task = working("task-1", poll_interval_ms=1000)

@@ -21,7 +21,6 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.testing import completed, text_result, working
-from tests._requirements import requirement
 from tests._results import text
 from tests.real_server import RealServer
 from tests.scripted_session import ScriptedSession
@@ -50,7 +49,6 @@ async def start(postgres: str, schema: str, url: str, count: int, seconds: float
         return [str(handle.task_id) for handle in handles]
 
 
-@requirement("law:2", "law:5")
 async def test_two_replicas_that_call_under_one_key_at_once_call_once(
     postgres: str, schema: str, real_server: RealServer
 ) -> None:
@@ -76,7 +74,6 @@ def client_on(
     return TasksClient(session, journal=journal_of(postgres, schema), environment=environment)
 
 
-@requirement("law:2")
 async def test_whoever_follows_a_call_elsewhere_is_woken_by_its_end(
     postgres: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +115,6 @@ async def test_whoever_follows_a_call_elsewhere_is_woken_by_its_end(
     assert looks < 10
 
 
-@requirement("law:2", "law:5")
 async def test_what_a_killed_replica_had_is_adopted_within_two_leases(
     postgres: str, schema: str, real_server: RealServer
 ) -> None:
@@ -144,7 +140,6 @@ async def test_what_a_killed_replica_had_is_adopted_within_two_leases(
         assert len(real_server.witness(one, "tools/call")) == 1
 
 
-@requirement("law:2", "law:5")
 async def test_what_a_replica_had_that_is_told_to_stop_is_adopted_within_half_a_lease(
     postgres: str, schema: str, real_server: RealServer
 ) -> None:
@@ -163,7 +158,6 @@ async def test_what_a_replica_had_that_is_told_to_stop_is_adopted_within_half_a_
             assert {*first.words("adopted")} == {*second.words("adopted")} == {*started}
 
 
-@requirement("law:5")
 async def test_a_replica_that_was_suspended_can_write_nothing_after_another_has_taken_over(
     postgres: str, schema: str, real_server: RealServer
 ) -> None:
@@ -195,7 +189,6 @@ def stored(postgres: str, schema: str) -> list[Any]:
         ).fetchall()
 
 
-@requirement("law:5")
 async def test_two_machines_of_one_name_leave_each_others_calls_alone(postgres: str, schema: str) -> None:
     """As the first containers of two hosts, or machines that were cloned."""
 
@@ -224,7 +217,6 @@ class Ahead(SystemClock):
         return super().time() + self._ahead_s
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 async def test_a_host_whose_clock_goes_wrong_takes_nobodys_calls_and_loses_none(
     postgres: str, schema: str, ahead_s: float

@@ -20,7 +20,6 @@ from mcp_tasks_client import PostgresJournal, TaskHandle, TasksClient
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.testing import input_required, working
-from tests._requirements import requirement
 from tests.campaigns.fleet.ways import Way, Ways
 from tests.engine.world import ASK, YES
 from tests.scripted_session import ScriptedSession
@@ -91,7 +90,6 @@ def lose_reply(way: Way) -> None:
     assert way.lose_reply(LIMIT_S / 4)
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("asks", [False, True], ids=["polls", "asks"])
 @pytest.mark.parametrize(
     ("part", "outage_s"),
@@ -128,7 +126,6 @@ async def test_of_two_replicas_that_were_parted_one_goes_on(
                 assert first.withdrawn[0] < second.asked[0]
 
 
-@requirement("law:5")
 async def test_a_replica_that_was_cut_off_goes_on_once_the_database_is_back(
     postgres: str, schema: str, way: Way
 ) -> None:

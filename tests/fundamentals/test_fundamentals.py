@@ -33,6 +33,7 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from tests._requirements import requirement
 from tests.kit.person import Person
 
 pytestmark = pytest.mark.anyio
@@ -89,9 +90,8 @@ async def test_a_handle_shows_the_task_while_it_works(server: ScriptedServer, tm
         await handle.result()
 
 
-async def test_a_killed_clients_task_is_brought_home_by_the_next_client(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+@requirement("law:2")
+async def test_a_task_id_is_never_lost(server: ScriptedServer, tmp_path: Path) -> None:
     await kill_at("commit: TaskCreated", server, tmp_path, "deploy")
     async with open_client(server, tmp_path) as client:
         (handle,) = await client.resume()
@@ -99,6 +99,7 @@ async def test_a_killed_clients_task_is_brought_home_by_the_next_client(
     server.witness.check()  # the tool ran once
 
 
+@requirement("law:3")
 async def test_nobody_is_asked_twice(server: ScriptedServer, tmp_path: Path) -> None:
     person = Person()
     await kill_at("commit: AnswerReady", server, tmp_path, "sign", elicitation=person.elicit)
@@ -109,6 +110,7 @@ async def test_nobody_is_asked_twice(server: ScriptedServer, tmp_path: Path) -> 
     server.witness.check()  # the server got one answer
 
 
+@requirement("law:4")
 async def test_the_server_sets_the_pace(server: ScriptedServer, tmp_path: Path) -> None:
     async with open_client(server, tmp_path) as client:
         await client.call_tool("deploy")
@@ -139,9 +141,8 @@ async def test_a_lost_reply_is_reported_and_the_tool_is_not_run_again(
         await client.call_tool("deploy", idempotency_key="42", on_unknown="resend")
 
 
-async def test_a_task_goes_on_when_nobody_waits_for_it_any_more(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+@requirement("law:8")
+async def test_stopping_to_wait_is_not_cancelling(server: ScriptedServer, tmp_path: Path) -> None:
     async with open_client(server, tmp_path) as client:
         with pytest.raises(WaitTimeoutError) as raised:
             await client.call_tool("deploy", timeout=0.03)

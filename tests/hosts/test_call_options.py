@@ -26,7 +26,6 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import CURRENT, OLDER, URL, JsonRpcHost, asking_server, count, hosted, recorded
 from tests.kit.ways import streamed
 
@@ -189,7 +188,6 @@ def library(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 @pytest.mark.parametrize("version", [CURRENT, OLDER])
 @pytest.mark.parametrize("way", ["meta", "block"])
@@ -212,7 +210,6 @@ async def test_a_keyed_call_that_is_not_taken_is_refused(
     assert count(server, "tools/call") == 0
 
 
-@requirement("law:2")
 async def test_a_keyed_call_in_a_body_that_is_not_declared_as_json_is_refused(library: Any) -> None:
     server = asking_server()
     async with hosted(server, library=library) as host:
@@ -225,7 +222,6 @@ async def test_a_keyed_call_in_a_body_that_is_not_declared_as_json_is_refused(li
     assert server.witness.arrivals == []
 
 
-@requirement("law:2")
 @pytest.mark.parametrize(
     "encode",
     [
@@ -270,7 +266,6 @@ async def test_a_body_without_a_key_passes_as_it_is(library: Any) -> None:
     assert sent == bodies * 2
 
 
-@requirement("law:2")
 async def test_a_keyed_call_through_a_client_that_closes_is_not_made() -> None:
     server = asking_server()
     async with hosted(server) as host:
@@ -280,7 +275,6 @@ async def test_a_keyed_call_through_a_client_that_closes_is_not_made() -> None:
     assert count(server, "tools/call") == 0
 
 
-@requirement("law:2")
 async def test_a_keyed_call_of_a_session_that_is_not_taken_is_refused() -> None:
     server = asking_server()
     async with streamed(server, journal=MemoryJournal()) as host:

@@ -42,7 +42,6 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import (
     ENDPOINT,
     LIMIT_S,
@@ -149,7 +148,6 @@ each_way_that_sees_a_status = pytest.mark.parametrize("way", [by_client, by_url,
 # ── a URL that is to be visited first ─────────────────────────────────────────────────────────
 
 
-@requirement("law:10")
 @each_way
 async def test_each_url_is_put_to_the_host_and_then_the_same_call_goes_again(way: Way) -> None:
     server, person = gateway(refused("a", "b")), UrlVisitor()
@@ -228,7 +226,6 @@ async def test_an_error_without_urls_is_the_error_of_the_call() -> None:
     assert (raised.value.code, raised.value.data) == (-32042, data)
 
 
-@requirement("law:8")
 async def test_a_call_that_waits_for_a_person_can_be_cancelled() -> None:
     server = gateway(refused("a"))
     shown = anyio.Event()
@@ -479,7 +476,6 @@ PATIENT: Final = PollPolicy(
 )
 
 
-@requirement("law:14")
 @each_way_that_sees_a_status
 @pytest.mark.parametrize(
     "busy",
@@ -500,7 +496,6 @@ async def test_by_default_nothing_is_waited_for(way: Way) -> None:
     assert count(server, "tools/call") == 1
 
 
-@requirement("law:14")
 @each_way_that_sees_a_status
 async def test_what_a_503_may_have_begun_does_not_go_again(way: Way) -> None:
     server = gateway(HttpError(503, 0.02))

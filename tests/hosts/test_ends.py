@@ -28,7 +28,6 @@ from mcp_tasks_client import (
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions import request_errors
 from mcp_tasks_client.sessions.base import Limits
-from tests._requirements import requirement
 from tests.hosts.relay._host_session import connected
 from tests.kit.current_server import (
     DONE,
@@ -120,7 +119,6 @@ async def resume(url: str, journal: MemoryJournal) -> list[Any]:
 # ── JSON that only the SDK's parser refuses ───────────────────────────────────────────────────────
 
 
-@requirement("law:7")
 @pytest.mark.parametrize("events", [False, True], ids=["JSON", "events"])
 @pytest.mark.parametrize("value", UNREAD.values(), ids=UNREAD)
 @pytest.mark.parametrize("way", OVER_SDK)
@@ -172,7 +170,6 @@ async def test_a_redirect_to_another_server_is_an_end_at_once(way: str) -> None:
             assert len(await resume(url, journal)) == 1
 
 
-@requirement("law:7", "law:16")
 @pytest.mark.parametrize("status", ["400 Bad Request", "410 Gone", "403 Forbidden"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_status_that_is_final_by_url_is_final_over_the_sdk_after_a_while(

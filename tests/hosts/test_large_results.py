@@ -22,7 +22,6 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import LIMIT_S, QUICK, URL, count, resume
 
 pytestmark = [
@@ -72,7 +71,6 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 WAYS: Final = ("TasksClient", "TasksExtension", "TasksTransport", "TasksHttpTransport")
 
 
-@requirement("law:2", "law:7")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_result_that_the_hosts_session_does_not_read_is_found_by_resume(
     way: str, server: ScriptedServer

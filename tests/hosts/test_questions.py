@@ -21,7 +21,6 @@ from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ask as asking
 from mcp_tasks_client.testing import complete, form, text_result
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import (
     OLDER,
     URL,
@@ -100,7 +99,6 @@ async def test_a_host_that_accepts_a_form_as_it_stands_gives_the_defaults_of_its
     assert update.params["inputResponses"] == {"name": accept("name")}
 
 
-@requirement("law:10")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_what_was_typed_into_a_form_that_the_host_does_not_accept_goes_nowhere(action: str) -> None:
     server, typed = asking_server(), {"action": action, "content": {"name": "Ada"}}
@@ -132,7 +130,6 @@ async def test_the_host_is_asked_only_what_it_has_not_answered() -> None:
     assert sent == [{"a", "b"}, {"c"}]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize(
     "wrong",
     [{"action": "accept", "content": {"name": 7}}, {"action": "accept"}, {"action": "perhaps"}, {}],
@@ -151,7 +148,6 @@ async def test_an_answer_that_is_none_to_its_question_is_refused_and_another_one
     assert update.params["inputResponses"] == {"name": accept("name")}
 
 
-@requirement("law:9")
 async def test_the_refusal_of_an_answer_shows_no_task_id() -> None:
     """Some servers have the task ID in the key of a question."""
     server = asking_server(new_task_id=lambda: "task-0123456789abcdef")
@@ -177,7 +173,6 @@ async def test_the_first_answer_stays() -> None:
     assert update.params["inputResponses"]["a"] == accept("a", "first")
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("tool", ["asks", "asks_first"])
 @pytest.mark.parametrize("comes_back", ["with an answer of its own", "under its key"])
 async def test_a_question_before_the_host_is_answered_from_outside_and_the_host_gets_the_result(
@@ -200,7 +195,6 @@ async def test_a_question_before_the_host_is_answered_from_outside_and_the_host_
     assert [*updates, *again] == [{"name": accept("name", "Bob")}]
 
 
-@requirement("law:8")
 async def test_a_call_that_was_cancelled_from_outside_takes_no_answer_of_the_host() -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal) as host, Inbox(journal) as inbox:
@@ -212,7 +206,6 @@ async def test_a_call_that_was_cancelled_from_outside_takes_no_answer_of_the_hos
     assert count(server, "tasks/cancel") == 1
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_answers_that_came_together_stay_together_whatever_cuts_the_call() -> None:
     tasks: list[asyncio.Task[Any]] = []
@@ -250,7 +243,6 @@ async def test_an_answer_that_comes_twice_at_once_is_one_answer() -> None:
     assert count(server, "tasks/update") == count(server, "tools/call") == 1
 
 
-@requirement("law:3", "law:5")
 @pytest.mark.parametrize("where", ["this process", "another process", "another process, later"])
 async def test_while_the_host_asks_its_person_only_its_own_process_may_ask_again(
     tmp_path: Path, where: str
@@ -408,7 +400,6 @@ async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(too
     assert not [said for said in server.witness.broken() if "initialize" not in said]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
@@ -438,7 +429,6 @@ async def test_a_session_that_declared_no_callback_is_not_asked() -> None:
     assert "give the session a callback" in failed["error"]["message"]
 
 
-@requirement("law:3", "law:9")
 async def test_a_host_is_told_that_a_question_was_answered_elsewhere_and_its_late_answer_goes_nowhere() -> (
     None
 ):

@@ -11,7 +11,6 @@ from mcp_types import ElicitResult
 from mcp_tasks_client import BlockingTasksClient, Inbox, InputUnansweredError, MemoryJournal, PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer, ask, complete, form, text_result
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import hosted
 from tests.kit.ways import (
     Way,
@@ -62,7 +61,6 @@ class Person:
         return ElicitResult(action="accept", content={"version": number})
 
 
-@requirement("law:3")
 @pytest.mark.parametrize(
     "way", [by_client, by_url, by_wrapped_client, by_client_with_extension, beneath, around]
 )
@@ -77,7 +75,6 @@ async def test_the_callback_is_asked_again_with_the_servers_words(way: Way) -> N
     assert not [one for one in server.witness.broken() if "answered in" in one]
 
 
-@requirement("law:3")
 async def test_the_callback_of_an_extension_is_asked_again() -> None:
     server, person = shop(), Person()
     with anyio.fail_after(LIMIT_S):
@@ -88,7 +85,6 @@ async def test_the_callback_of_an_extension_is_asked_again() -> None:
     server.witness.check()
 
 
-@requirement("law:3")
 async def test_a_plain_function_of_a_blocking_client_is_asked_again() -> None:
     server, told = shop(), list[str | None]()
 
@@ -108,7 +104,6 @@ async def test_a_plain_function_of_a_blocking_client_is_asked_again() -> None:
     assert told == [None, UNKNOWN]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("way", ["http", "streams"])
 async def test_the_hosts_own_session_is_asked_again_and_its_person_reads_why(way: str) -> None:
     server, journal = shop(), MemoryJournal()
@@ -132,7 +127,6 @@ def message_of(result: JSONObject) -> str:
     return str(result["inputRequests"]["version"]["params"]["message"])
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("way", [by_client, by_url, by_wrapped_client])
 async def test_without_a_callback_each_refusal_parks_the_call_and_the_inbox_shows_why(way: Way) -> None:
     server, journal = shop(), MemoryJournal()

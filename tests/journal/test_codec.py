@@ -26,7 +26,6 @@ from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol.text import digest
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record, with_key
-from tests._requirements import requirement
 from tests._results import text
 from tests.engine.world import TASK, World
 from tests.real_server import RealServer
@@ -100,7 +99,6 @@ DIGEST: Final = digest({"service": "purple-otter"})
 IN_CLEAR: Final = "order-42", "the otter's label", "payroll", "ada", "deploy", "input_required"
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("codec", [RIGHT, None], ids=["encrypted", "in clear"])
 async def test_no_argument_question_answer_or_result_of_a_call_is_stored_in_clear(
     stored: Stored, codec: Codec | None, real_server: RealServer

@@ -15,13 +15,11 @@ from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing.journal_contract import JournalContract
-from tests._requirements import requirement
 from tests.journal.files import OneLoop
 
 CODEC: Final = FernetCodec(Fernet.generate_key())
 
 
-@requirement("law:3", "law:5")
 class TestMemory(JournalContract):
     shared = False
 
@@ -31,7 +29,6 @@ class TestMemory(JournalContract):
         return lambda: journal
 
 
-@requirement("law:3", "law:5")
 class TestSqlite(JournalContract):
     @pytest.fixture
     def make_journal(self, path: Path, empty_file: bytes) -> Callable[[], Journal]:
@@ -39,7 +36,6 @@ class TestSqlite(JournalContract):
         return lambda: SqliteJournal(path)
 
 
-@requirement("law:3", "law:5")
 class TestEncryptedSqlite(OneLoop, JournalContract):
     @pytest.fixture
     def make_journal(self, path: Path, empty_file: bytes) -> Callable[[], Journal]:
@@ -47,14 +43,12 @@ class TestEncryptedSqlite(OneLoop, JournalContract):
         return lambda: SqliteJournal(path, codec=CODEC)
 
 
-@requirement("law:3", "law:5")
 class TestEncryptedPostgres(OneLoop, JournalContract):
     @pytest.fixture
     def make_journal(self, postgres_journal: object, postgres: str, schema: str) -> Callable[[], Journal]:
         return lambda: PostgresJournal(postgres, schema=schema, codec=CODEC)
 
 
-@requirement("law:3", "law:5")
 class TestPostgres(JournalContract):
     @pytest.fixture
     def make_journal(self, postgres_journal: Callable[[], Journal]) -> Callable[[], Journal]:

@@ -26,7 +26,6 @@ from mcp_tasks_client.journal.work import Work, group_jobs
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record, with_key
-from tests._requirements import requirement
 from tests.journal.files import only_told, timed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -129,7 +128,6 @@ async def test_a_table_of_another_program_that_is_called_as_ours_is_left_alone(
     assert run(tables, own_schema) == before
 
 
-@requirement("law:3")
 async def test_a_schema_may_be_called_by_a_word_of_sql(postgres: str, run: Run) -> None:
     given = record(state=observing())
     heard = Heard()
@@ -149,7 +147,6 @@ async def test_a_schema_may_be_called_by_a_word_of_sql(postgres: str, run: Run) 
         run('DROP SCHEMA IF EXISTS "user" CASCADE')
 
 
-@requirement("law:9")
 async def test_no_password_is_told_to_anybody(postgres: str) -> None:
     given = "host=/nowhere dbname=tasks user=me password=s3cret"
     journal = PostgresJournal(given, outage_s=0.0)
@@ -226,7 +223,6 @@ async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_la
             await anyio.sleep(0.02)
 
 
-@requirement("law:1")
 async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
     postgres: str, own_schema: str
 ) -> None:
@@ -246,7 +242,6 @@ async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2")
 async def test_long_texts_of_any_kind_are_kept_and_found(
     postgres_journal: Callable[[], PostgresJournal],
 ) -> None:
@@ -332,7 +327,6 @@ async def test_writes_that_are_more_than_a_socket_takes_at_once_are_committed_at
                 tasks.start_soon(journal.save, record(state=large))
 
 
-@requirement("law:3")
 async def test_an_answer_is_told_at_once_to_whoever_listens_elsewhere(
     postgres_journal: Callable[[], PostgresJournal],
     other_journal: Callable[[], PostgresJournal],
@@ -378,7 +372,6 @@ async def test_the_end_of_a_call_is_told_if_somebody_follows_it(
             stop()
 
 
-@requirement("law:3")
 async def test_a_call_that_ends_at_the_moment_takes_no_answer(
     postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str, run: Run
 ) -> None:
@@ -404,7 +397,6 @@ async def test_a_call_that_ends_at_the_moment_takes_no_answer(
     assert run(f"SELECT count(*) FROM {schema}.instructions") == [(0,)]
 
 
-@requirement("law:3")
 async def test_instructions_of_a_call_come_in_the_order_in_which_they_were_committed(
     postgres_journal: Callable[[], PostgresJournal], postgres: str, schema: str
 ) -> None:
@@ -450,7 +442,6 @@ async def test_a_user_who_may_create_nothing_is_given_a_schema(
         run(f"DROP ROLE {user}")
 
 
-@requirement("law:9")
 async def test_row_level_security_shows_each_principal_its_own(
     postgres: str, own_schema: str, run: Run
 ) -> None:

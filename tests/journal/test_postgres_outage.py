@@ -28,7 +28,6 @@ from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Question
 from mcp_tasks_client.questions.question import as_heeded, leave_answer, open_questions
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record
-from tests._requirements import requirement
 from tests.postgres import PostgresServer, running_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -90,7 +89,6 @@ async def write_until(journal: PostgresJournal, is_over: threading.Event) -> lis
     return written
 
 
-@requirement("law:1", "law:2")
 @pytest.mark.parametrize("how", ["fast", "immediate", "cut"])
 async def test_whatever_was_asked_for_is_written_once_the_database_is_back(
     journal: PostgresJournal, server: PostgresServer, how: Literal["fast", "immediate", "cut"]
@@ -118,7 +116,6 @@ async def test_whatever_was_asked_for_is_written_once_the_database_is_back(
     assert found == {one.record_id: one for one in written}
 
 
-@requirement("law:5")
 async def test_after_an_outage_nobody_is_taken_for_gone_before_it_could_renew_its_lease(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -210,7 +207,6 @@ async def test_what_is_read_waits_as_well(journal: PostgresJournal, server: Post
     assert await journal.by_id(given.record_id) == given
 
 
-@requirement("law:16")
 async def test_after_a_bounded_time_there_is_a_typed_error_and_later_it_works_again(
     server: PostgresServer,
 ) -> None:
@@ -300,7 +296,6 @@ each = pytest.mark.parametrize("when", ["not committed", "committed", "in disord
 
 
 @each
-@requirement("law:1", "law:5")
 async def test_each_write_is_done_once_and_told_as_it_was(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -335,7 +330,6 @@ async def test_each_write_is_done_once_and_told_as_it_was(
     assert await journal.records(SCOPE) == []
 
 
-@requirement("law:1", "law:3")
 @pytest.mark.parametrize("said", ["accept", "decline"])
 async def test_who_is_cut_off_while_the_answer_is_heeded_is_told_whose_it_was(
     journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch, said: str
@@ -403,7 +397,6 @@ async def test_whoever_takes_is_told_that_it_has(
 
 
 @each
-@requirement("law:5")
 async def test_a_lease_that_had_lapsed_is_never_taken_for_one_that_was_kept(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -412,7 +405,6 @@ async def test_a_lease_that_had_lapsed_is_never_taken_for_one_that_was_kept(
     assert await journal.renew(lease("a"))
 
 
-@requirement("law:1", "law:5")
 @pytest.mark.parametrize("when", ["committed", "in disorder"])
 async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
     journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch, when: str
@@ -441,7 +433,6 @@ async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
     assert await journal.records(SCOPE) == []
 
 
-@requirement("law:1", "law:2")
 async def test_what_became_of_a_commit_is_nothing_to_what_is_asked_for_later(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,7 +515,6 @@ async def test_a_deadlock_with_others_fails_nobody(journal: PostgresJournal, ser
     assert [one.updated_at for one in await journal.records(SCOPE)] == [9.0, 9.0]
 
 
-@requirement("law:1")
 async def test_nothing_of_a_connection_that_was_lost_is_written_later(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -549,7 +539,6 @@ async def test_nothing_of_a_connection_that_was_lost_is_written_later(
         await anyio.sleep(0.05)
 
 
-@requirement("law:1")
 async def test_nothing_of_a_connection_that_was_lost_is_begun_later(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -608,7 +597,6 @@ async def test_a_transaction_that_is_refused_refuses_one_write_alone(journal: Po
     ]
 
 
-@requirement("law:11")
 async def test_a_server_that_does_not_answer_is_away(server: PostgresServer) -> None:
     """Its network is there, as where it waits for a standby that is gone."""
     with anyio.fail_after(30):

@@ -16,7 +16,6 @@ from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal.postgres import database, refusal
 from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.testing.samples import SCOPE, record
-from tests._requirements import requirement
 from tests.postgres import PostgresServer, running_german_postgres, running_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -51,7 +50,6 @@ async def test_the_server_speaks_its_language(server: PostgresServer, request: p
     assert says in str(raised.value)
 
 
-@requirement("law:16")
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -109,7 +107,6 @@ async def test_a_restart_is_waited_for(server: PostgresServer, how: Literal["fas
             }
 
 
-@requirement("law:16")
 async def test_a_password_that_is_refused_later_is_told_at_once(server: PostgresServer) -> None:
     answers = ["first"]
     journal = PostgresJournal(

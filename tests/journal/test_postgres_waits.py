@@ -26,7 +26,6 @@ from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.samples import SCOPE, Heard, Source, lease, observing, record
-from tests._requirements import requirement
 from tests.journal.files import timed
 from tests.journal.relay import Relay, relayed
 from tests.postgres import PostgresServer, running_postgres
@@ -100,7 +99,6 @@ def is_waited_for(server: PostgresServer) -> bool:
 # ── leases ────────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5")
 async def test_a_lease_is_renewed_while_every_write_waits_for_a_row(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -118,7 +116,6 @@ async def test_a_lease_is_renewed_while_every_write_waits_for_a_row(
     assert source.told == [(100.0, True)]
 
 
-@requirement("law:5")
 async def test_a_lease_is_stored_before_what_waits_for_a_row(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -161,7 +158,6 @@ class Polling(Source):
         super().renewed(lease, had_lapsed=had_lapsed)
 
 
-@requirement("law:5")
 async def test_a_process_that_only_polls_renews_its_lease(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +176,6 @@ async def test_a_process_that_only_polls_renews_its_lease(
     assert clock._read[0] > times[-1] - 0.4, "the clock was read with the renewal"
 
 
-@requirement("law:5")
 @pytest.mark.parametrize("outage_s", [4.0, 40.0], ids=["shorter than a lease", "longer than a lease"])
 async def test_a_lease_is_renewed_in_time_over_another_connection_if_one_does_not_answer(
     server: PostgresServer, relay: Relay, outage_s: float
@@ -201,7 +196,6 @@ async def test_a_lease_is_renewed_in_time_over_another_connection_if_one_does_no
             assert now < first + 9.0, "it had not run out"
 
 
-@requirement("law:5")
 async def test_a_renewal_that_has_waited_replaces_no_later_one(journal: PostgresJournal) -> None:
     """Two connections renew a lease: the writer before the first take, and the listener."""
     later = lease("a", renewed_at=200.0)
@@ -233,7 +227,6 @@ async def test_a_lease_that_is_given_up_while_it_is_renewed_is_not_there_afterwa
     await until(lambda: run(server, f"SELECT lease_id FROM {SCHEMA}.leases") == [])
 
 
-@requirement("law:3")
 async def test_what_is_heard_with_the_reply_to_a_renewal_is_told_at_once(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +271,6 @@ async def test_a_lock_of_a_table_is_waited_for_within_the_time_of_an_outage(
     assert (await journal.by_id(given.record_id)) == replace(given, updated_at=9.0)
 
 
-@requirement("law:16")
 async def test_what_waits_for_too_long_is_told_what_it_waits_for(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +344,6 @@ async def test_who_waits_for_a_row_holds_up_nobody_but_those_who_want_the_same(
     assert (await journal.by_id(given.record_id)) == replace(given, updated_at=6.0)
 
 
-@requirement("law:1")
 async def test_writes_of_one_row_keep_their_order_though_the_first_one_waits(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:
@@ -369,7 +360,6 @@ async def test_writes_of_one_row_keep_their_order_though_the_first_one_waits(
     assert (await journal.by_id(given.record_id)) == replace(given, updated_at=6.0)
 
 
-@requirement("law:1")
 async def test_an_error_at_commit_fails_nobody_else(journal: PostgresJournal, server: PostgresServer) -> None:
     """As of a queue of notifications that is full."""
     await stored(journal, 1)
@@ -421,7 +411,6 @@ async def test_each_write_waits_for_its_own_time(server: PostgresServer) -> None
             assert await journal.records(SCOPE) == [given]
 
 
-@requirement("law:11")
 @pytest.mark.parametrize("outage_s", [2.0, 8.0])
 async def test_what_waits_for_a_reply_is_tried_over_another_connection_in_time(
     server: PostgresServer, relay: Relay, outage_s: float
@@ -438,7 +427,6 @@ async def test_what_waits_for_a_reply_is_tried_over_another_connection_in_time(
             assert given in await journal.records(SCOPE)
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("how", ["down", "deaf"])
 async def test_closing_a_client_takes_three_times_what_a_write_waits_at_most(
     server: PostgresServer, relay: Relay, how: str
@@ -483,7 +471,6 @@ async def test_a_lost_connection_is_told_once(
     assert f"connection to the journal {SCHEMA}" in told.getMessage()
 
 
-@requirement("law:16")
 async def test_a_replica_that_cannot_renew_says_so_and_writes_on(
     server: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -509,7 +496,6 @@ async def test_a_replica_that_cannot_renew_says_so_and_writes_on(
 # ── a connection that is gone ─────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5")
 async def test_a_connection_that_broke_holds_no_row_once_there_is_a_new_one(
     server: PostgresServer, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,7 +560,6 @@ async def test_the_server_notices_a_client_that_is_gone(server: PostgresServer) 
         assert dict(found) == dict(zip(names, ("8000", "10000", "10000", "0", "100", "5000"), strict=True))
 
 
-@requirement("law:3")
 async def test_floats_are_what_they_were_whatever_the_server_would_rather_show(
     server: PostgresServer,
 ) -> None:
@@ -596,7 +581,6 @@ async def test_floats_are_what_they_were_whatever_the_server_would_rather_show(
 # ── who listens ───────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_who_listens_hears_at_once_also_after_its_connection_was_lost(
     journal: PostgresJournal, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -617,7 +601,6 @@ async def test_who_listens_hears_at_once_also_after_its_connection_was_lost(
     stop()
 
 
-@requirement("law:3")
 async def test_a_notification_that_was_lost_is_looked_for(
     journal: PostgresJournal, server: PostgresServer
 ) -> None:

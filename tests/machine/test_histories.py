@@ -84,8 +84,6 @@ from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
 from mcp_tasks_client.protocol.replies import read_url_requests
 from mcp_tasks_client.protocol.task import Task, read_task
 
-from .._requirements import requirement
-
 HISTORIES = int(os.environ.get("MCP_TASKS_HISTORIES", "200"))
 TASK_ID = "a-task-id-of-some-length"
 CREATED_AT = "2026-11-20T23:11:37Z"
@@ -819,7 +817,6 @@ REACHED = {
 """Which events must have led to which actions, or chance has missed what these tests are for."""
 
 
-@requirement("law:1", "law:2", "law:3", "law:4")
 @pytest.mark.parametrize(
     "policy",
     [PollPolicy(), PollPolicy.eager(), PollPolicy(wait_for_slot_s=10.0)],

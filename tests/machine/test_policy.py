@@ -185,7 +185,7 @@ def test_without_a_hint_few_polls_see_a_task_end_soon(duration_s: float, most: i
 
 
 @given(HINTS_MS, COUNTS, policies(), FRACTIONS)
-@requirement("poll:respect-interval", "law:4")
+@requirement("poll:respect-interval")
 def test_a_wait_is_finite_and_never_shorter_than_the_hint(
     hint_ms: float | None, unchanged: int, policy: PollPolicy, jitter: float
 ) -> None:
@@ -343,7 +343,6 @@ def test_early_looks_are_as_many_as_the_policy_says_all_within_the_first_interva
 # ── the one bound on the server's pace ────────────────────────────────────────────────────────
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("hint_ms", [None, 0, 5000, 3_700_000, 2**53 - 1])
 def test_no_wait_is_longer_than_the_longest_whatever_a_server_says(hint_ms: float | None) -> None:
     patient = PollPolicy(early_looks=4, ceiling_s=10**9, backoff_ceiling_s=10**9)

@@ -275,7 +275,6 @@ def test_a_call_that_surely_did_not_run_is_forgotten() -> None:
     assert life.state == Calling()
 
 
-@requirement("law:2")
 def test_a_lost_reply_leaves_the_outcome_unknown_and_nothing_is_sent_again() -> None:
     life = Life()
     assert life.feed(CallLost()) == (Save(),)
@@ -539,7 +538,6 @@ def test_a_call_without_a_slot_goes_again_with_a_back_off() -> None:
     assert life.state.gathered.failure == LastFailure(message="HTTP 429", count=3, since=life.now - 7.0)
 
 
-@requirement("law:4")
 def test_a_retry_after_counts_up_to_the_longest_wait() -> None:
     assert patient().limited(retry_after_s=30.0) == (Save(), SendCall(after_s=30.0))
     assert patient().limited(retry_after_s=0.1) == (Save(), SendCall(after_s=1.0)), "the back-off counts too"
@@ -568,7 +566,6 @@ def test_the_wait_is_bounded_over_rounds_of_questions_as_well() -> None:
     assert life.limited(retry_after_s=6.0) == (Save(), SendCall({"name": ADA}, "s", 6.0)), "another caller's"
 
 
-@requirement("law:2", "law:4")
 def test_a_process_that_dies_while_it_waits_leaves_a_call_that_certainly_did_not_run() -> None:
     life = patient()
     life.limited(retry_after_s=30.0)
@@ -756,7 +753,6 @@ def test_a_reply_without_a_usable_hint_does_not_take_the_last_one_back(hint: Any
     assert only(Wake, life.sees(pollIntervalMs=hint)) == [Wake(5.0)]
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("ttl_ms", [None, 2**53])
 def test_no_hint_and_no_retry_after_holds_a_task_longer_than_the_longest_wait(ttl_ms: Any) -> None:
     life = Life()
@@ -780,7 +776,6 @@ def test_a_task_whose_time_ends_is_looked_at_soon_after_it(ttl_ms: int, age_s: f
     assert only(Wake, life.sees(ttlMs=ttl_ms, pollIntervalMs=1_800_000)) == [Wake(wait_s)]
 
 
-@requirement("law:4")
 def test_the_end_of_a_task_s_time_does_not_cut_a_retry_after_short() -> None:
     life = sending()
     life.sees("input_required", inputRequests={"name": NAME}, ttlMs=60_000)
@@ -821,7 +816,6 @@ def test_an_eager_client_looks_early_and_then_keeps_the_server_s_pace() -> None:
     assert [wake.after_s for wake in waits] == [1.0, 1.0, 2.0, 4.0, 16.0, 16.0]
 
 
-@requirement("law:4")
 def test_an_eager_client_looks_no_more_after_a_restart() -> None:
     """How many looks a crash has cost is not journaled."""
     life = Life(policy=PollPolicy.eager())
@@ -844,7 +838,6 @@ def test_failing_polls_are_repeated_with_back_off_that_never_undercuts_the_hint(
     assert life.observing.due_at == life.now + 60.0
 
 
-@requirement("law:16")
 def test_what_keeps_a_task_from_being_seen_is_known_and_since_when() -> None:
     life = working()
     assert life.observing.failure is None
@@ -856,7 +849,6 @@ def test_what_keeps_a_task_from_being_seen_is_known_and_since_when() -> None:
     assert life.observing.failure is None
 
 
-@requirement("law:16")
 def test_only_the_first_of_several_failures_and_the_end_of_them_are_saved() -> None:
     """A server that fails must not set the disk's pace, but whoever reads the journal sees since when."""
     life = working()
@@ -866,7 +858,6 @@ def test_only_the_first_of_several_failures_and_the_end_of_them_are_saved() -> N
     assert life.observing.failure is None
 
 
-@requirement("law:16")
 def test_what_parks_a_task_is_its_last_failure_too() -> None:
     life = working()
     life.feed(ObservationRefused(error=CredentialRefusedError("HTTP 401"), now=life.now))
@@ -897,7 +888,6 @@ def test_a_poll_that_succeeds_ends_the_back_off() -> None:
     assert only(Wake, life.poll_fails()) == [Wake(5.0)]
 
 
-@requirement("law:4")
 def test_what_the_server_asked_for_is_saved_and_outlives_a_crash() -> None:
     life = working()
     assert life.poll_fails(retry_after_s=120.0) == (Save(), Wake(120.0))
@@ -908,7 +898,6 @@ def test_what_the_server_asked_for_is_saved_and_outlives_a_crash() -> None:
 # ── the ends ──────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:6")
 @pytest.mark.parametrize(
     "result", [RESULT, {**RESULT, "isError": True}, {}], ids=["plain", "isError", "empty"]
 )
@@ -931,7 +920,7 @@ def test_the_end_is_saved_without_a_second_copy_of_the_payload() -> None:
     assert (task.task_id, task.status, task.status_message) == (TASK_ID, "completed", "done")
 
 
-@requirement("law:16", "ttl:backstop")
+@requirement("ttl:backstop")
 def test_a_task_that_works_long_after_its_time_to_live_is_told_of_once() -> None:
     """As much later as that was long; and it is no violation of the protocol."""
     life = Life()
@@ -946,7 +935,7 @@ def test_a_task_that_works_long_after_its_time_to_live_is_told_of_once() -> None
     assert only(Report, life.sees()) == []
 
 
-@requirement("law:7", "ttl:backstop")
+@requirement("ttl:backstop")
 def test_a_policy_may_end_a_task_that_works_after_its_time_to_live() -> None:
     life = Life(policy=PollPolicy(jitter=0.0, past_ttl_s=100.0))
     life.created()
@@ -959,7 +948,6 @@ def test_a_policy_may_end_a_task_that_works_after_its_time_to_live() -> None:
     assert outcome.why == "expired"
 
 
-@requirement("law:6")
 @pytest.mark.parametrize(
     "fields", [{}, {"result": None}, {"result": "6"}, {"result": [6]}, {"error": {"code": 1}}]
 )
@@ -1007,7 +995,7 @@ def test_a_cancelled_task_ends_as_cancelled_whoever_cancelled_it() -> None:
     assert ended(life) == Cancelled(status_message="by an operator")
 
 
-@requirement("law:7", "ttl:backstop")
+@requirement("ttl:backstop")
 @pytest.mark.parametrize(
     ("ttl_ms", "age_s", "why"),
     [
@@ -1031,7 +1019,6 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
     assert ended(life) == outcome
 
 
-@requirement("law:9")
 def test_a_task_that_is_missing_for_a_credential_that_may_be_another_one_is_parked_and_not_over() -> None:
     life, denied = working(), SessionError("not to this credential")
     missing = TaskMissing(message="Task not found", now=life.now, denied=denied)
@@ -1040,7 +1027,6 @@ def test_a_task_that_is_missing_for_a_credential_that_may_be_another_one_is_park
     assert not isinstance(life.state, Finished)
 
 
-@requirement("law:4", "law:7")
 def test_a_task_that_was_not_found_once_goes_on_and_has_a_second_look_each_time() -> None:
     life = working()
     for _ in range(3):
@@ -1162,7 +1148,6 @@ def test_input_required_without_requests_is_reported_once() -> None:
     assert not only(Report, working().sees("input_required", inputRequests={}))
 
 
-@requirement("law:16")
 @pytest.mark.parametrize(("ttl_s", "said_after_s"), [(900, 1800), (20, 80)])
 def test_a_task_that_works_long_past_its_time_to_live_is_told_of_once(ttl_s: int, said_after_s: int) -> None:
     life = working(ttlMs=ttl_s * 1000)
@@ -1189,7 +1174,6 @@ def test_a_policy_may_end_a_task_that_works_past_its_time_to_live() -> None:
     assert outcome.why == "expired"
 
 
-@requirement("law:16")
 def test_a_task_that_waits_for_an_answer_to_a_question_that_was_never_heard_is_reported_once() -> None:
     life = working()
     reports = [only(Report, life.sees("input_required", inputRequests={})) for _ in range(10)]
@@ -1234,7 +1218,7 @@ def test_a_question_is_saved_before_it_is_asked() -> None:
     assert actions == (Save(), Wake(5.0), Publish(shown), Ask("name", NAME))
 
 
-@requirement("input:dedupe", "law:3")
+@requirement("input:dedupe")
 def test_a_second_poll_with_the_same_key_asks_nobody_again() -> None:
     life = asking()
     assert life.asked(name=NAME) == (Wake(5.0),)
@@ -1275,7 +1259,6 @@ def test_what_the_session_knows_is_saved_with_the_acknowledgement() -> None:
     assert life.observing.session_data == "answered"
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("crash", [False, True])
 def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_and_ever_more_seldom(
     crash: bool,
@@ -1313,7 +1296,6 @@ def test_an_answer_that_goes_again_goes_apart_from_the_first_one_to_another_ques
     assert only(SendAnswers, life.asked(name=NAME, age=AGE)) == [SendAnswers({"name": ADA})]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_question_is_the_same_one_whatever_its_metadata(answered: bool) -> None:
     life = asking()
@@ -1404,7 +1386,6 @@ def test_a_second_key_that_appears_after_the_first_was_acknowledged_goes_alone()
     assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
 
 
-@requirement("law:4")
 def test_the_next_poll_is_no_sooner_than_what_another_process_would_have_read_in_the_journal() -> None:
     life = working(pollIntervalMs=...)
     for _ in range(30):
@@ -1423,7 +1404,6 @@ def test_a_key_used_again_while_the_answer_is_on_its_way_is_reported_once_and_no
     assert life.asked(name=AGE) == (Wake(5.0),)
 
 
-@requirement("law:3", "law:10")
 def test_a_key_used_again_after_its_answer_was_acknowledged_parks_the_call() -> None:
     """Else it would be polled without end: nobody is asked twice, and no answer is there for this one."""
     life = sending()
@@ -1435,7 +1415,6 @@ def test_a_key_used_again_after_its_answer_was_acknowledged_parks_the_call() -> 
     assert actions[-2:] == (StopAsking(), Park(Unanswered(("name",), why)))
 
 
-@requirement("law:3", "law:10")
 @pytest.mark.parametrize("given", [False, True])
 def test_an_answer_never_goes_to_another_question_behind_the_same_key(given: bool) -> None:
     other = {"method": "elicitation/create", "params": {"message": "Delete everything?"}}
@@ -1469,7 +1448,6 @@ def test_requests_outside_of_input_required_are_not_asked() -> None:
     assert not only(Ask, life.sees("paused", inputRequests={"name": NAME}))
 
 
-@requirement("law:11")
 def test_more_open_questions_than_a_call_may_have_park_it_and_are_not_kept() -> None:
     life = asking(**{f"k{n}": NAME for n in range(60)})
     many = {f"k{n}": NAME for n in range(MAX_OPEN + 1)}
@@ -1484,7 +1462,6 @@ def test_more_open_questions_than_a_call_may_have_park_it_and_are_not_kept() -> 
     assert life.asked(**{f"k{n}": NAME for n in range(MAX_OPEN)})
 
 
-@requirement("law:11")
 def test_a_call_with_more_questions_in_all_than_are_remembered_is_parked() -> None:
     life = working()
     asked = tuple(Question(key=f"k{n}", digest="d", stage="acknowledged") for n in range(MAX_QUESTIONS - 1))
@@ -1509,7 +1486,6 @@ TOO_LARGE = {
 }
 
 
-@requirement("law:11")
 @pytest.mark.parametrize("request_", TOO_LARGE.values(), ids=TOO_LARGE)
 def test_a_question_that_is_too_large_is_refused_before_it_is_hashed_journaled_or_asked(
     request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -1533,7 +1509,6 @@ def test_a_question_that_is_too_large_is_refused_before_it_is_hashed_journaled_o
     assert len(only(Ask, working().asked(form=_form_of(MAX_SIZE // 5 - 100)))) == 1
 
 
-@requirement("law:11")
 def test_ten_thousand_questions_are_counted_and_none_of_them_is_hashed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1559,7 +1534,6 @@ def test_a_question_with_a_number_that_differs_from_itself_is_the_same_question(
     assert only(Park, life.asked(n={"method": "m", "params": {"x": float("nan")}})) == []
 
 
-@requirement("law:11")
 def test_a_server_that_asks_too_much_before_it_begins_has_its_call_ended() -> None:
     life = Life()
     event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN + 1)}, request_state=None, now=0.0)
@@ -1570,7 +1544,6 @@ def test_a_server_that_asks_too_much_before_it_begins_has_its_call_ended() -> No
     assert len(only(Ask, Life().feed(event))) == MAX_OPEN
 
 
-@requirement("law:10")
 def test_a_question_without_a_usable_answer_parks_and_stays_open() -> None:
     life = asking()
     cause = ValueError("no")
@@ -1645,7 +1618,6 @@ def test_a_late_word_about_an_answer_that_is_not_on_its_way_changes_nothing() ->
     assert life.state == before
 
 
-@requirement("law:3")
 def test_an_answer_that_is_refused_twice_and_still_waited_for_each_time_opens_its_question_again() -> None:
     life = sending()
     assert life.refused("name", words="never heard of") == (Save(),)
@@ -1673,7 +1645,6 @@ def opened_again() -> Life:
     return life
 
 
-@requirement("law:3")
 def test_a_new_answer_to_a_question_that_is_open_again_is_committed_and_sent_in_place_of_the_old_one() -> (
     None
 ):
@@ -1684,7 +1655,6 @@ def test_a_new_answer_to_a_question_that_is_open_again_is_committed_and_sent_in_
     assert not only(SendAnswers, life.asked_once_more(name=NAME))
 
 
-@requirement("law:3")
 def test_the_words_and_the_count_of_refusals_survive_a_crash_before_the_question_is_asked_again() -> None:
     life = opened_again()
     life.crashes()
@@ -1692,7 +1662,6 @@ def test_the_words_and_the_count_of_refusals_survive_a_crash_before_the_question
     assert life.observing.questions[0].refusal == "Not that"
 
 
-@requirement("law:3")
 def test_an_answer_to_an_earlier_asking_comes_too_late() -> None:
     life = opened_again()
     before = life.state
@@ -1701,7 +1670,6 @@ def test_an_answer_to_an_earlier_asking_comes_too_late() -> None:
     assert life.state == before
 
 
-@requirement("law:3")
 def test_a_question_is_asked_a_bounded_number_of_times_and_may_be_answered_all_the_same() -> None:
     life = sending()
     for refusals in range(1, MAX_REFUSALS):
@@ -1718,7 +1686,6 @@ def test_a_question_is_asked_a_bounded_number_of_times_and_may_be_answered_all_t
     assert life.feed(left) == (Save(),)
 
 
-@requirement("law:3")
 def test_an_answer_that_is_left_for_a_parked_call_is_sent_for_the_first_time_when_it_is_resumed() -> None:
     life = asking()
     life.feed(AnswerReady(key="name", answer=ADA, now=life.now, held=True))
@@ -1736,7 +1703,6 @@ LOSSES: Final[dict[str, Callable[[Life], object]]] = {
 }
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("refused_before", [False, True], ids=["at first", "after a refusal"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_answer_whose_earlier_send_may_have_been_taken_stays_and_the_call_parks(
@@ -1871,7 +1837,6 @@ def test_a_look_is_due_within_five_seconds_of_an_acknowledged_cancellation(
     assert life.crashes()[0].after_s >= wait_s  # type: ignore[union-attr]  # a Wake
 
 
-@requirement("law:4")
 def test_an_acknowledged_cancellation_does_not_end_a_silence() -> None:
     life = working()
     life.cancels()
@@ -1879,7 +1844,6 @@ def test_an_acknowledged_cancellation_does_not_end_a_silence() -> None:
     assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), StopAsking(), Wake(60.0))
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cancellation_that_comes_before_there_is_a_task_is_saved_and_sent_when_there_is_one(
     crashes: bool,
@@ -1903,7 +1867,6 @@ def test_a_cancellation_before_the_task_is_late_for_a_task_that_is_born_with_its
     assert ended(life) == Completed(result=RESULT)
 
 
-@requirement("law:8")
 def test_a_cancellation_is_remembered_though_the_reply_is_lost_and_sent_when_it_comes_late() -> None:
     for cancel_first in (True, False):
         life = Life()
@@ -1981,7 +1944,6 @@ def test_a_cancellation_that_did_not_get_through_is_said_again_with_the_next_pol
     assert life.ticks() == (SendCancel(), Poll())
 
 
-@requirement("law:4")
 def test_a_retry_after_to_a_cancellation_silences_the_polls_as_well() -> None:
     life = working()
     life.cancels()
@@ -1990,7 +1952,6 @@ def test_a_retry_after_to_a_cancellation_silences_the_polls_as_well() -> None:
     assert life.ticks() == (SendCancel(), Poll())
 
 
-@requirement("law:4")
 def test_a_wish_to_cancel_waits_for_the_end_of_a_silence() -> None:
     life = working()
     life.poll_fails(retry_after_s=60.0)
@@ -2000,7 +1961,6 @@ def test_a_wish_to_cancel_waits_for_the_end_of_a_silence() -> None:
     assert life.ticks() == (SendCancel(), Poll())
 
 
-@requirement("law:8")
 def test_a_cancellation_of_a_task_that_the_server_did_not_know_is_said_again_if_the_task_goes_on() -> None:
     life = working(pollIntervalMs=3_000_000)
     life.cancels()
@@ -2337,7 +2297,6 @@ def test_a_silence_does_not_begin_again_with_every_restart_after_the_clock_was_s
     assert life.crashes() == (Wake(20.0),)
 
 
-@requirement("law:4")
 def test_a_silence_that_is_left_after_a_crash_is_no_reason_to_poll_before_a_whole_interval() -> None:
     """As a clock that was set back leaves it: the next poll is overdue, a silence is not over."""
     life = working()
@@ -2346,7 +2305,6 @@ def test_a_silence_that_is_left_after_a_crash_is_no_reason_to_poll_before_a_whol
     assert life.crashes() == (Wake(5.0),)
 
 
-@requirement("law:4")
 def test_after_a_poll_that_was_cut_a_whole_interval_passes_since_the_server_may_have_seen_it_last() -> None:
     life = working()
     life.now += 5.0

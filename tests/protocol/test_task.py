@@ -14,8 +14,6 @@ from mcp_tasks_client.protocol import MalformedError
 from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.protocol.task import TERMINAL_STATUSES, Task, read_task
 
-from .._requirements import requirement
-
 TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
 LARGEST_MS = 2**53 - 1
 
@@ -182,7 +180,6 @@ def test_a_null_ttl_can_be_told_from_an_absent_one() -> None:
 JUNK: list[object] = [None, True, 7, "text", [], [{}], {"a": 1}]
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
 @pytest.mark.parametrize("status", ["working", "completed", "paused"])
 def test_junk_in_optional_fields_never_costs_the_task_id(junk: object, status: str) -> None:
@@ -221,7 +218,6 @@ def test_any_json_beside_id_and_status_is_readable(fields: dict[str, Any]) -> No
 
 
 @given(JSON)
-@requirement("law:6")
 def test_a_result_comes_back_unchanged(result: object) -> None:
     wrapped = {"content": [], "structuredContent": result}
     assert task(status="completed", result=wrapped).result == wrapped
@@ -315,7 +311,6 @@ def test_everything_else_is_news(field: dict[str, Any]) -> None:
 # ── showing a task ────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:9")
 def test_no_way_of_showing_a_task_gives_its_id_away() -> None:
     read = read_task({**SEED, "echo": TASK_ID, "requestState": TASK_ID, "result": {"id": TASK_ID}})
     shown = [repr(read), str(read), f"{read}", repr(Created(read)), repr([read])]

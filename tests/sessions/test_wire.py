@@ -316,7 +316,6 @@ async def test_what_a_session_of_another_version_noted_does_not_reach_the_server
     assert server.requests == []
 
 
-@requirement("law:5")
 @ways_and(*TASK_METHODS)
 async def test_a_request_of_a_task_is_confirmed_after_the_wait_for_its_turn(
     opened: Opened, server: CurrentServer, method: str
@@ -519,7 +518,6 @@ async def test_a_reply_that_is_none_may_be_asked_for_again(
     assert (caught.value.retryable, caught.value.not_executed) == (True, False)
 
 
-@requirement("law:6")
 async def test_what_a_tool_returned_is_passed_on_as_it_came(opened: Opened, server: CurrentServer) -> None:
     content = [{"type": "text", "text": "no", "own": {"a": None}}]
     result = {"content": content, "isError": True, "_meta": {"own": None}, "own": [None, 0]}
@@ -616,7 +614,6 @@ async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Curren
         assert isinstance(await send(session, "tools/call"), Created)
 
 
-@requirement("law:11")
 @ways("core")
 async def test_a_request_state_is_bounded_and_costs_no_task(opened: Opened, server: CurrentServer) -> None:
     longest, longer = "s" * 2**20, "s" * (2**20 + 1)
@@ -652,7 +649,6 @@ async def test_a_list_is_kept_and_fetched_again_if_asked_for(
     assert fetched.description == "another"
 
 
-@requirement("law:11")
 @ways("relay", "memory")
 @pytest.mark.parametrize("heavy", ["schema", "cursor", "description"])
 async def test_all_pages_of_a_list_together_are_bounded(
@@ -680,7 +676,6 @@ async def test_all_pages_of_a_list_together_are_bounded(
     assert pages < 2 * 10, "the name that was not found was looked for once more"
 
 
-@requirement("law:11")
 @ways("relay", "memory")
 async def test_a_tool_that_is_too_large_costs_itself_and_not_the_list(
     opened: Opened, server: CurrentServer
@@ -693,7 +688,6 @@ async def test_a_tool_that_is_too_large_costs_itself_and_not_the_list(
         assert await session.tool("tool") is not None
 
 
-@requirement("law:11")
 @ways("relay", "memory")
 async def test_a_list_that_does_not_come_is_given_up(opened: Opened, server: CurrentServer) -> None:
     server.replies["tools/list"] = NEVER

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests._requirements import requirement
-
 from ..torture.evidence import Line, Request
 from .host import BY_A_MODEL
 from .run import run
@@ -20,7 +18,6 @@ SHORT: Final = ((2, "fastmcp"),)
 LONG: Final = ((150, "fastmcp"), (50, "scripted"))
 
 
-@requirement("law:15")
 def test_what_was_promised_is_kept_and_nothing_runs_twice(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -32,7 +32,6 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from tests._requirements import requirement
 
 from .loopback import Loopback, loopback
 from .one_task import TASK_ID, Doings, InMemory, OneTaskServer, Setup, SetupOverHttp
@@ -380,7 +379,6 @@ def possible(how: How, anyio_backend_name: str) -> None:
         pytest.skip("trio has no cancellation but that of scopes")
 
 
-@requirement("law:2", "law:3", "law:4", "law:8")
 @pytest.mark.parametrize(
     ("scenario", "how"),
     [pytest.param(s, how, id=f"{s.name}-{how.value}") for s in SCENARIOS for how in s.hows],
@@ -409,7 +407,6 @@ async def test_a_reply_that_is_not_waited_for_leaves_an_unknown_outcome_and_noth
     await stopped_everywhere(scenario, how, monkeypatch, stride)
 
 
-@requirement("law:1", "law:2", "law:3", "law:8")
 @pytest.mark.parametrize("how", [How.BLOCK, How.AT_ONCE, How.NATIVE_CALL], ids=lambda how: how.value)
 async def test_stopped_at_any_moment_a_journal_file_is_left_in_good_order(
     how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: int
@@ -429,7 +426,6 @@ async def test_stopped_at_any_moment_a_journal_file_is_left_in_good_order(
         await stopped_everywhere(scenario, how, monkeypatch, stride)
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("how", [How.BLOCK, How.NATIVE_BLOCK], ids=lambda how: how.value)
 async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_its_session(
     how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: int
@@ -466,7 +462,6 @@ def served() -> Iterator[Loopback]:
 
 # The generator is httpx's own, over a body that is in memory: there is nothing that it could leave open.
 @pytest.mark.filterwarnings("ignore:Async generator 'httpx._content.ByteStream:ResourceWarning")
-@requirement("law:2", "law:3", "law:8")
 @pytest.mark.parametrize(
     ("how", "given"),
     [
@@ -500,7 +495,6 @@ async def test_stopped_at_any_moment_no_connection_is_left(
     await stopped_everywhere(scenario, how, monkeypatch, stride)
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("first", [True, False], ids=["the first goes", "the second goes"])
 async def test_of_two_who_wait_for_one_call_the_other_is_not_disturbed(
     first: bool, monkeypatch: pytest.MonkeyPatch, stride: int

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests._requirements import requirement
-
 from .run import run
 
 
-@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
 def test_each_task_is_finished_once_whatever_happens_to_replicas_and_database(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from mcp_tasks_client import Inbox
 from tests._forked import Program
-from tests._requirements import requirement
 from tests.real_server import RealServer
 
 from .service import journal_at, make_client, make_table, read
@@ -48,7 +47,6 @@ def kills(rounds: int) -> Iterator[float]:
     yield from (chance.uniform(0.5, 2.5) for _ in range(rounds))
 
 
-@requirement("law:2", "law:5", "law:15")
 async def test_each_end_is_stored_once_by_its_key_however_often_services_die_and_their_store_fails(
     real_server: RealServer, tmp_path: Path, journal: str, anyio_backend: str, request: pytest.FixtureRequest
 ) -> None:

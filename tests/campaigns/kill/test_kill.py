@@ -72,7 +72,7 @@ class Second:
                 return handle, block.text
 
 
-@requirement("law:1", "law:2", "law:3", "law:15", "persist:task-ids")
+@requirement("persist:task-ids")
 @pytest.mark.parametrize(
     ("stop", "first", "second", "greeted", "anyio_backend"),
     [
@@ -108,7 +108,6 @@ async def test_a_killed_process_is_carried_on_by_another_with_the_same_task(
     assert {tuple(update.input_keys) for update in answers} == {tuple(answers[0].input_keys)}
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_killed_between_call_and_reply_leaves_an_unknown_outcome(
     real_server: RealServer, tmp_path: Path, anyio_backend: str
@@ -127,7 +126,6 @@ async def test_a_process_killed_between_call_and_reply_leaves_an_unknown_outcome
             assert not result.is_error
 
 
-@requirement("law:4")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_second_life_polls_no_sooner_than_the_first_would_have(
     real_server: RealServer, tmp_path: Path, anyio_backend: str

@@ -15,7 +15,6 @@ import pytest
 
 from mcp_tasks_client import TasksClient
 from tests._forked import Program
-from tests._requirements import requirement
 from tests.real_server import RealServer
 
 from .worker import LEASE_S
@@ -69,7 +68,6 @@ async def start(url: str, journal: Path, count: int, seconds: float) -> list[str
         return [str(handle.task_id) for handle in handles]
 
 
-@requirement("law:2", "law:5")
 async def test_what_a_killed_worker_had_is_adopted_by_the_other_within_two_leases(
     real_server: RealServer, tmp_path: Path, anyio_backend: str
 ) -> None:
@@ -94,7 +92,6 @@ async def test_what_a_killed_worker_had_is_adopted_by_the_other_within_two_lease
         assert await client.resume() == []
 
 
-@requirement("law:5")
 async def test_workers_with_a_limit_share_what_there_is(
     real_server: RealServer, tmp_path: Path, anyio_backend: str
 ) -> None:

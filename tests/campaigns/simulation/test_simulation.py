@@ -15,8 +15,6 @@ import anyio
 import psycopg
 import pytest
 
-from tests._requirements import requirement
-
 from .__main__ import play_many
 from .history import play
 from .in_postgres import play_in_postgres
@@ -109,7 +107,6 @@ def quiet() -> Iterator[None]:
     logger.setLevel(before)
 
 
-@requirement("law:1", "law:2", "law:3", "law:4", "law:5", "law:6", "law:7", "law:8", "law:10")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_law_holds_in_every_history(part: int, long: bool) -> None:
     count = (LONG if long else SHORT) // PARTS
@@ -121,7 +118,6 @@ def test_every_law_holds_on_trio(long: bool) -> None:
     assert not anyio.run(play_many, 0, 100 if long else 20, backend="trio")
 
 
-@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
 def test_every_law_holds_over_postgresql(postgres: str, long: bool) -> None:
     schema = f"simulation_{uuid.uuid4().hex}"
     try:

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests._requirements import requirement
-
 from .__main__ import table
 from .evidence import Evidence, Life, Line, Request, What
 from .figures import NEVER, Figures, Verdict
@@ -24,7 +22,6 @@ LONG: Final[dict[Through, int]] = {"client": 500, "http": 200, "transport": 200,
 Change = Callable[[Evidence], Evidence]
 
 
-@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
 def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

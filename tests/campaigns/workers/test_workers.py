@@ -8,8 +8,6 @@ from typing import Final, Literal, TypeAlias
 
 import pytest
 
-from tests._requirements import requirement
-
 from .host import Through
 from .run import run
 
@@ -24,7 +22,6 @@ LONG: Final[tuple[Round, ...]] = (
 )
 
 
-@requirement("law:1", "law:2", "law:3", "law:5")
 def test_each_task_is_finished_once_with_the_one_answer_that_counts(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -102,7 +102,7 @@ async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServ
     assert await pending(legacy_server.url, journal) == []
 
 
-@requirement("2025:any-stream", "law:3")
+@requirement("2025:any-stream")
 async def test_calls_that_ask_on_the_stream_of_the_session_may_follow_one_another_at_once(
     legacy_server: LegacyServer,
 ) -> None:

@@ -14,7 +14,6 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost, asking_server, count, hosted
 from tests.kit.older_server import OlderServer, refusal, text
 
@@ -37,7 +36,6 @@ async def test_a_principal_says_that_all_credentials_are_one_user_s() -> None:
     assert count(server, "server/discover") == 1, "the session goes on"
 
 
-@requirement("law:2")
 async def test_a_key_is_one_of_each_server_and_of_each_user_at_it() -> None:
     server, journal = asking_server(), MemoryJournal()
     transport = TasksHttpTransport(
@@ -59,7 +57,6 @@ CREDENTIALS = [
 """Headers by which hosts tell a server for whom they ask."""
 
 
-@requirement("law:9")
 @pytest.mark.parametrize("header", CREDENTIALS)
 async def test_each_user_has_a_session_and_keys_and_headers_of_tracing_make_no_user(header: str) -> None:
     server = asking_server()

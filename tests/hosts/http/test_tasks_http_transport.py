@@ -55,8 +55,6 @@ from tests.kit.json_rpc_host import (
 from tests.kit.older_server import OlderServer, refusal
 from tests.kit.probed_journal import ProbedJournal
 
-from ..._requirements import requirement
-
 pytestmark = pytest.mark.anyio
 
 SECRET: Final = "s3cr3t-token"
@@ -157,7 +155,6 @@ async def test_an_outcome_that_was_delivered_is_found_again_if_it_is_kept(
     assert count(server, "tools/call") == 1
 
 
-@requirement("law:2")
 async def test_a_transport_that_calls_every_failure_a_failed_connect_makes_no_call_run_twice(
     library: ModuleType,
 ) -> None:
@@ -262,7 +259,6 @@ class Noted(httpx.AsyncBaseTransport):
         self.noted.append("closed")
 
 
-@requirement("law:8")
 @pytest.mark.parametrize("fate", ["cancelled", "cancelled while it is read", "ended"])
 @pytest.mark.parametrize("version", [CURRENT, OLDER])
 @pytest.mark.parametrize("is_entered", [True, False], ids=["left", "closed"])
@@ -369,7 +365,6 @@ async def test_an_error_of_ours_is_a_json_rpc_error_that_says_what_to_do() -> No
     assert not count(server, "tools/call"), "nothing is called that could not be journaled"
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("status", [502, 503, 504])
 @pytest.mark.parametrize("in_json_rpc", [False, True])
 async def test_a_host_is_told_that_the_tool_may_still_run(status: int, in_json_rpc: bool) -> None:

@@ -102,7 +102,6 @@ class RefusingGateway(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-@requirement("law:3")
 async def test_an_answer_that_a_gateway_refuses_is_sent_once_more_and_nobody_is_asked_again(
     legacy_server: LegacyServer,
 ) -> None:
@@ -173,7 +172,6 @@ async def test_a_session_on_1_above_the_transport_needs_to_know_nothing_of_tasks
     }
 
 
-@requirement("law:8")
 async def test_a_call_that_a_session_on_1_takes_back_is_cancelled(host_on_1: Path, address: Any) -> None:
     assert await play(host_on_1, "cancels", address) == "cancelled"
 
@@ -184,7 +182,6 @@ async def test_a_result_of_our_client_becomes_one_of_the_hosts_own_sdk(
     assert await play(host_on_1, "converts", real_server.url) == {"name": "Oslo", "inhabitants": 137_000}
 
 
-@requirement("law:1", "law:2", "law:3")
 async def test_what_a_killed_session_on_1_leaves_is_resumed_by_url(
     host_on_1: Path, legacy_server: LegacyServer, tmp_path: Path
 ) -> None:

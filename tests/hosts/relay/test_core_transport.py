@@ -86,7 +86,6 @@ async def test_a_call_that_a_server_would_refuse_is_refused_and_not_made(
     assert server.of("tools/call") == []
 
 
-@requirement("law:2")
 async def test_a_keyed_call_that_makes_no_task_is_made_once_and_its_key_stays_here(
     server: OlderServer,
 ) -> None:
@@ -108,7 +107,6 @@ async def test_where_there_are_no_tasks_every_call_is_plain(
     assert "task" not in server.of("tools/call")[0].params
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
 @pytest.mark.parametrize("of_the_hosts", [{}, {"task": {"ttl": 1000}}], ids=["plain", "a task of the host's"])
 async def test_a_call_that_passes_leaves_its_label_and_its_key_here(
@@ -187,7 +185,6 @@ async def test_a_host_that_reads_nothing_for_a_while_keeps_nobody_from_polling(s
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:6")
 async def test_the_result_of_a_task_is_the_reply_and_nothing_of_it_is_changed(server: OlderServer) -> None:
     journal = MemoryJournal()
     params = {"name": "slow", "arguments": {"x": [None]}, "_meta": {"progressToken": 3, "a/b": 1}}
@@ -230,7 +227,6 @@ async def test_a_result_that_the_host_has_not_read_is_not_delivered(
     assert record.delivered_at is None
 
 
-@requirement("law:2")
 async def test_a_call_that_goes_on_by_a_token_of_the_sdks_is_not_made_again(server: OlderServer) -> None:
     async with connected(server) as session:
         call = {"id": 99, "method": "tools/call", "params": {"name": "slow"}}
@@ -241,7 +237,6 @@ async def test_a_call_that_goes_on_by_a_token_of_the_sdks_is_not_made_again(serv
     assert [one.message["id"] for one in server.of("tools/call")] == [99]
 
 
-@requirement("law:6")
 async def test_an_error_of_the_servers_is_the_reply_as_it_was_said(server: OlderServer) -> None:
     server.replies["tools/call"] = lambda arrived: RpcError(-32042, "first this", {"urls": [None]})
     async with connected(server) as session:
@@ -274,7 +269,6 @@ async def test_where_nothing_but_tasks_is_wanted_another_tool_is_not_called(serv
 
 
 @pytest.mark.parametrize("on_abandon", ["cancel", "detach"])
-@requirement("law:8")
 async def test_a_call_that_is_taken_back_gets_no_reply(server: OlderServer, on_abandon: str) -> None:
     async with connected(server, on_abandon=on_abandon) as session:
         request_id = await session.send("tools/call", {"name": "slow"})
@@ -310,7 +304,6 @@ async def test_a_host_that_takes_back_what_no_request_can_be_keeps_its_connectio
     assert server.of("notifications/cancelled"), "as it is no business of ours"
 
 
-@requirement("law:8")
 async def test_a_call_that_is_taken_back_at_once_is_not_made(server: OlderServer) -> None:
     async with connected(server) as session:
         for _ in range(10):
@@ -322,7 +315,6 @@ async def test_a_call_that_is_taken_back_at_once_is_not_made(server: OlderServer
     assert not server.of("notifications/cancelled")
 
 
-@requirement("law:8")
 async def test_a_call_that_is_waited_for_when_the_transport_is_left_is_abandoned(server: OlderServer) -> None:
     async with connected(server, on_abandon="cancel") as session:
         await session.send("tools/call", {"name": "slow"})
@@ -365,7 +357,7 @@ async def test_who_has_called_is_told_how_the_task_goes(server: OlderServer) -> 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3", "2025:marked-answers")
+@requirement("2025:marked-answers")
 async def test_a_question_of_a_task_is_asked_of_the_hosts_session_and_answered_with_the_mark(
     server: OlderServer,
 ) -> None:
@@ -418,7 +410,6 @@ async def test_no_more_than_some_questions_wait_for_a_task(
         assert session.heard == []
 
 
-@requirement("law:1", "law:3")
 @pytest.mark.parametrize(
     "ends", ["the connection breaks", "the host goes", "all is stopped", "the server takes it back"]
 )
@@ -459,7 +450,6 @@ async def test_what_was_asked_before_the_session_ended_can_be_answered_by_anothe
     assert [(one.key, one.request_id) for one in kept] == asked
 
 
-@requirement("law:3")
 async def test_an_answer_that_may_have_been_lost_is_journaled_for_another_process(
     server: OlderServer,
 ) -> None:
@@ -487,7 +477,6 @@ async def test_calls_without_a_reply_hold_up_no_other(server: OlderServer) -> No
         await server.until(lambda: len(server.of("tools/call")) == 70)
 
 
-@requirement("law:3")
 async def test_an_answer_without_effect_is_said_again(
     server: OlderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,7 +527,6 @@ async def test_what_only_we_have_declared_is_answered_here_though_no_task_asks_f
             assert server.answers == {"q": {"action": "accept", "content": {}}}
 
 
-@requirement("law:3")
 async def test_a_question_that_comes_over_two_streams_is_asked_once(server: OlderServer) -> None:
     asked: list[str] = []
     answering = anyio.Event()
@@ -572,7 +560,6 @@ async def test_what_cannot_be_answered_here_is_refused(server: OlderServer, said
     assert server.answers["q"].code == code
 
 
-@requirement("law:3")
 async def test_what_we_answer_in_the_hosts_place_does_not_go_to_what_has_taken_its_id(
     server: OlderServer,
 ) -> None:
@@ -594,7 +581,6 @@ async def test_what_we_answer_in_the_hosts_place_does_not_go_to_what_has_taken_i
         assert server.answers == {}
 
 
-@requirement("law:3")
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
@@ -699,7 +685,6 @@ async def test_a_url_names_the_server_as_it_does_for_every_other_way_in(server: 
 # ── the connection ────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_that_task(
     server: OlderServer,
 ) -> None:
@@ -742,7 +727,6 @@ async def test_a_denied_session_has_ended_if_a_ping_is_denied_as_well(
         assert reply == RESULT
 
 
-@requirement("law:7")
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -20,7 +20,6 @@ from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, Se
 from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
-from ..._requirements import requirement
 from .scripted import REF, TASK, TASK_ID, URL, Answer, HttpAnswers, fail_to_get, http, result, send_call
 
 pytestmark = pytest.mark.anyio
@@ -249,7 +248,6 @@ async def test_what_httpx_raises_becomes_an_error_of_ours(
     assert lost.code is None
 
 
-@requirement("law:2")
 @pytest.mark.parametrize(
     "name", ["ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"]
 )

@@ -15,7 +15,6 @@ from mcp_tasks_client.testing import ScriptedServer, complete, reply, text_resul
 from tests.kit.older_server import OlderServer, as_app, refusal
 from tests.testing.asking import serve_app
 
-from ..._requirements import requirement
 from .sockets import also_over_httpx2, anyio_backend
 
 __all__ = ["anyio_backend"]
@@ -41,7 +40,6 @@ class Noted:
         await self._app(scope, noting, send)
 
 
-@requirement("law:2")
 @also_over_httpx2
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
 async def test_a_call_goes_over_no_connection_that_the_server_may_just_drop(version: str) -> None:

@@ -22,7 +22,6 @@ from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_errors import read_retry_after
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
-from ..._requirements import requirement
 from .scripted import (
     REF,
     TASK,
@@ -81,7 +80,6 @@ async def test_a_status_counts_where_there_is_no_reply(
         assert str(status) in str(failed)
 
 
-@requirement("law:2", "law:14")
 @pytest.mark.parametrize(
     ("status", "body"),
     [
@@ -177,7 +175,6 @@ async def test_an_error_may_come_without_our_id(
     assert (await fail_to_get(session)).code == -32602
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("status", [408, 500, 503])
 @pytest.mark.parametrize("code", [-32600, -32603])
 async def test_an_error_of_the_servers_that_names_no_request_says_nothing_of_what_became_of_ours(

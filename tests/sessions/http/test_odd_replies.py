@@ -21,7 +21,6 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.hosts.call_options import META_KEY
 from mcp_tasks_client.sessions.oddities import note_oddity
-from tests._requirements import requirement
 from tests.kit.json_rpc_host import QUICK, JsonRpcHost
 from tests.kit.ways import result_of
 
@@ -138,7 +137,6 @@ def body_shorter_than_said(peer: Connection) -> bytes:
     return head(len(body) + 2) + body
 
 
-@requirement("law:14")
 @in_each_way
 @pytest.mark.parametrize(
     ("spoilt", "oddity"),

@@ -138,7 +138,7 @@ async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
 
 @requirement("law:14")
 @pytest.mark.parametrize("reply_id", ['"ID"', "99", "null", "true", '"other"'])
-async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
+async def test_an_unambiguous_reply_is_understood_whatever_its_id(
     server: HttpAnswers, session: HttpSession, reply_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     note_oddity.cache_clear()
@@ -155,7 +155,6 @@ async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
     assert session.endpoint in told
 
 
-@requirement("law:2")
 @pytest.mark.parametrize("head", ['"id":null,', ""])
 @pytest.mark.parametrize("code", [-32600, -32601, -32700, -32000])
 async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
@@ -173,7 +172,6 @@ async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
     assert caught.value.code == code, "it is the only word of the server"
 
 
-@requirement("law:2")
 async def test_an_error_that_names_no_request_is_no_reply_where_the_stream_breaks(
     server: HttpAnswers, session: HttpSession
 ) -> None:
@@ -429,8 +427,11 @@ async def test_a_body_that_a_hook_of_the_callers_has_read_is_read_all_the_same(
         assert "have the server answer with less" in str(refused)
 
 
+@requirement("law:11")
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(server: HttpAnswers, as_events: bool) -> None:
+async def test_a_servers_reply_is_bounded_and_a_larger_one_is_a_typed_error(
+    server: HttpAnswers, as_events: bool
+) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         head = b'{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":"' % rpc_id(request)
         lead = b"data: " if as_events else b""
@@ -455,7 +456,6 @@ async def test_zeros_after_a_gzip_file_are_padding(server: HttpAnswers, session:
     assert (await session.get(REF)).task.task_id == TASK_ID
 
 
-@requirement("law:11")
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_other_tasks_get_their_turn_between_chunks_that_are_there_already(

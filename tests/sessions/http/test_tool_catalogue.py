@@ -18,7 +18,6 @@ from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError
 
-from ..._requirements import requirement
 from .scripted import REF, URL, Answer, HttpAnswers, Turnstile, error, http, result, send_call
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +161,6 @@ async def test_a_list_that_is_none_is_refused(
     assert caught.value.not_executed
 
 
-@requirement("law:14")
 @pytest.mark.parametrize("cursors", [("",), (7,), (False,), ("a", ""), ("a", "b", "a"), ("a", "a")])
 async def test_a_list_ends_where_its_cursor_does_not_advance(
     server: HttpAnswers,
@@ -185,7 +183,6 @@ async def test_a_list_ends_where_its_cursor_does_not_advance(
     assert len(caplog.messages) == 1
 
 
-@requirement("law:14")
 async def test_a_list_that_breaks_off_for_good_is_used_as_far_as_it_was_read(
     server: HttpAnswers, session: HttpSession
 ) -> None:

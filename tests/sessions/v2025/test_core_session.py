@@ -171,7 +171,7 @@ async def test_progress_is_told_with_the_task_and_after_a_restart(wire: OlderSer
         assert told.task.progress == {"progress": 2, "total": 3}
 
 
-@requirement("2025:lost-session", "law:2")
+@requirement("2025:lost-session")
 @pytest.mark.parametrize(
     "denial",
     [
@@ -191,7 +191,7 @@ async def test_a_call_goes_again_in_a_new_session_if_its_own_has_ended(
     assert [one.session_id for one in wire.of("tools/call")] == ["s1", "s2"]
 
 
-@requirement("2025:lost-session", "law:2")
+@requirement("2025:lost-session")
 @pytest.mark.parametrize(
     "denial",
     [
@@ -244,7 +244,7 @@ async def test_request_ids_are_not_counted_because_another_process_may_be_in_the
     assert all(isinstance(one, str) and len(one) >= 16 for one in ids)
 
 
-@requirement("2025:lost-session", "law:8")
+@requirement("2025:lost-session")
 async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_callers(
     wire: OlderServer,
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_call
 # ── snapshots ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("2025:result", "law:6")
+@requirement("2025:result")
 async def test_a_task_that_is_over_holds_its_result_unchanged(wire: OlderServer) -> None:
     result = {"content": [], "isError": True, "own": {"x": 1}, "_meta": {RELATED: {"taskId": TASK}}}
     wire.task = {**COMPLETED, "status": "failed"}
@@ -286,7 +286,7 @@ async def test_a_task_that_failed_holds_its_error(wire: OlderServer) -> None:
     assert (snapshot.task.status, snapshot.task.error) == ("failed", error)
 
 
-@requirement("2025:result", "law:7")
+@requirement("2025:result")
 @pytest.mark.parametrize("status", ["completed", "failed"])
 async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_task(
     wire: OlderServer, status: str
@@ -366,7 +366,7 @@ async def test_an_end_that_the_server_tells_of_is_delivered_at_once(wire: OlderS
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("2025:input-required", "2025:marked-answers", "law:3")
+@requirement("2025:input-required", "2025:marked-answers")
 async def test_a_question_on_the_stream_of_the_result_is_answered_by_its_request_id(
     wire: OlderServer,
 ) -> None:
@@ -383,7 +383,7 @@ async def test_a_question_on_the_stream_of_the_result_is_answered_by_its_request
     assert len(wire.of("answer")) == 1, "what the server has acknowledged is not sent again"
 
 
-@requirement("2025:any-stream", "law:3")
+@requirement("2025:any-stream")
 @pytest.mark.parametrize("marked", [True, False])
 async def test_a_question_on_the_stream_of_the_session_is_its_tasks(wire: OlderServer, marked: bool) -> None:
     """FastMCP 3 sends it without a mark, and says right after that the task works."""
@@ -420,7 +420,6 @@ async def test_a_question_that_comes_later_than_the_poll_is_delivered_at_once(wi
         assert data_of(await observed.wait_until(asks)).open
 
 
-@requirement("law:3")
 async def test_two_questions_are_shown_one_after_the_other(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         stream.event(question(1, "Dog?"))
@@ -435,7 +434,6 @@ async def test_two_questions_are_shown_one_after_the_other(wire: OlderServer) ->
     assert len(wire.of("tasks/result")) == 1
 
 
-@requirement("law:3")
 async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_once_more(
     wire: OlderServer,
 ) -> None:
@@ -449,7 +447,6 @@ async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_
     assert answers[0] == answers[1]
 
 
-@requirement("law:3")
 async def test_an_answer_that_does_not_get_through_once_more_either_is_sent_until_it_does(
     wire: OlderServer,
 ) -> None:
@@ -560,7 +557,6 @@ async def test_a_reply_that_does_not_arrive_is_sent_twice_more_the_second_time_a
 # ── takeover, closing, cancelling ─────────────────────────────────────────────────────────────
 
 
-@requirement("law:3")
 async def test_a_question_that_runs_in_the_context_of_tasks_result_is_never_aborted(
     wire: OlderServer,
 ) -> None:
@@ -585,7 +581,6 @@ async def test_a_question_that_runs_in_the_context_of_tasks_result_is_never_abor
     assert not wire.of("notifications/cancelled")
 
 
-@requirement("law:1", "law:3")
 async def test_a_client_that_closes_cancels_its_open_result(wire: OlderServer) -> None:
     async with asking(wire) as (session, observed, stream, snapshot):
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
@@ -611,7 +606,6 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
         await stream.closed_by_client.wait()
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("words", ["Dog?", "Name?"])
 async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_is_heard(
     wire: OlderServer, words: str
@@ -637,7 +631,6 @@ async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_
         assert [one.message["id"] for one in wire.of("answer")] == [0, 1]
 
 
-@requirement("law:7")
 async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: OlderServer) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
     clock, wire.server_stream = ManualClock(), Stream()
@@ -654,7 +647,6 @@ async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: OlderSer
     assert not wire.of("notifications/cancelled")
 
 
-@requirement("law:1", "law:3")
 @pytest.mark.usefixtures("brief_polls")
 @pytest.mark.parametrize("asked", [False, True], ids=["no question is open", "a question is open"])
 async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answer(
@@ -687,7 +679,6 @@ async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answe
     assert {one.session_id for one in wire.arrived} == {"s7"}, "no session is begun to go on with a task"
 
 
-@requirement("law:3")
 async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: OlderServer) -> None:
     left = SessionData(owner=ANOTHERS, session_id="s7", open=(OpenQuestion("k.0", "q", {"method": "m"}),))
     async with wire.session(Observed()) as session:
@@ -714,7 +705,6 @@ async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wi
     assert "e5" in [one.headers.get("last-event-id") for one in wire.of("GET")]
 
 
-@requirement("law:3")
 @pytest.mark.usefixtures("brief_polls")
 async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(
     wire: OlderServer,
@@ -819,7 +809,7 @@ async def test_nothing_is_sent_about_a_task_of_ours_once_the_task_that_needed_it
 # ── MCP sessions that end ─────────────────────────────────────────────────────────────────────
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 @pytest.mark.parametrize(
     ("said", "lost"),
     [
@@ -854,7 +844,7 @@ async def test_a_session_is_lost_if_a_ping_is_denied_as_well(
             assert (await session.get(ref)).task.status == "working"
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_found(wire: OlderServer) -> None:
     """No other session has it that could be gone to, so that nobody is told to."""
     wire.replies["tasks/get"] = lambda arrived: refusal(-32602, "Task not found", 200, arrived.message["id"])
@@ -870,7 +860,7 @@ async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_fou
         assert (caught.value.code, caught.value.retryable) == (INVALID_PARAMS, False)
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 @pytest.mark.parametrize("status", [503, 404])
 async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_what_may_pass(
     wire: OlderServer, status: int
@@ -895,7 +885,7 @@ async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_
         assert (caught.value.http_status, caught.value.retryable) == (status, True)
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(
     wire: OlderServer,
 ) -> None:
@@ -919,7 +909,7 @@ async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_open
         assert asks(await session.get(ref))
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: OlderServer) -> None:
     replies: list[Any] = [refusal(-32600, "Session not found", 404)]
     wire.replies["tasks/get"] = lambda arrived: replies.pop() if replies else wire.task
@@ -949,7 +939,7 @@ async def test_a_task_that_another_session_knows_goes_on_there(
         assert wire.of("answer")[0].message["id"] == 8
 
 
-@requirement("2025:upgraded", "law:7")
+@requirement("2025:upgraded")
 async def test_a_task_of_another_version_is_not_asked_for(wire: OlderServer) -> None:
     """Its ``session_data`` is the ``requestState`` of a server that speaks this version since."""
     ref = TaskRef(TASK, "eyJzdGF0ZSI6IDF9")
@@ -1053,7 +1043,6 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: OlderServer, 
     assert len(resumed) == {"no event ID": 0, "nothing comes": 5}.get(why, 1)
 
 
-@requirement("law:2", "law:14")
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
@@ -1096,7 +1085,6 @@ async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
     assert len(wire.of("tools/call")) == 1
 
 
-@requirement("law:4")
 async def test_a_result_that_breaks_is_opened_again_by_polls_ever_more_rarely(wire: OlderServer) -> None:
     clock, observed = ManualClock(), Observed()
     wire.task = INPUT_REQUIRED
@@ -1169,7 +1157,7 @@ class OneStream:
         return self.streams[-1]
 
 
-@requirement("2025:any-stream", "law:3")
+@requirement("2025:any-stream")
 @pytest.mark.parametrize("way", ["by URL", "beneath"])
 async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its_questions(
     wire: OlderServer, way: str

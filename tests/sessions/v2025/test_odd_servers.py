@@ -23,7 +23,6 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.oddities import note_oddity
-from tests._requirements import requirement
 from tests._results import text
 from tests.kit.json_rpc_host import JsonRpcHost
 from tests.kit.older_server import LIMIT_S, TASK, Arrived, OlderServer, Stream, refusal
@@ -72,7 +71,6 @@ def forever(arrived: Arrived) -> JSONObject:
 # ── a refusal of what the server does not know ────────────────────────────────────────────────
 
 
-@requirement("law:14")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_server_that_refuses_what_it_does_not_know_is_asked_once_by_initialize(
     wire: OlderServer, status: int
@@ -87,7 +85,6 @@ async def test_a_server_that_refuses_what_it_does_not_know_is_asked_once_by_init
     assert methods(wire).count("initialize") == 1
 
 
-@requirement("law:14")
 async def test_such_a_server_serves_a_host_over_its_http_client_as_well(wire: OlderServer) -> None:
     wire.replies["server/discover"] = lambda arrived: httpx.Response(401)
     transport = TasksHttpTransport(httpx.MockTransport(wire), journal=MemoryJournal(), poll=QUICK)
@@ -251,7 +248,6 @@ async def test_a_server_that_does_not_answer_holds_nobody_up(wire: OlderServer) 
     assert silent.asked
 
 
-@requirement("law:8")
 async def test_a_session_is_left_to_whoever_needs_it_for_an_unfinished_task(wire: OlderServer) -> None:
     wire.replies["tasks/get"] = forever
     journal = MemoryJournal()
@@ -282,7 +278,6 @@ async def test_a_session_is_left_if_the_reply_to_a_call_was_lost(wire: OlderServ
     assert not wire.of("DELETE")
 
 
-@requirement("law:1")
 async def test_a_session_is_left_while_the_end_of_its_task_is_not_journaled(
     wire: OlderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +312,6 @@ async def test_over_a_host_s_http_client_a_session_of_ours_is_ended_as_well(wire
 # ── replies under other IDs ───────────────────────────────────────────────────────────────────
 
 
-@requirement("law:14")
 @pytest.mark.parametrize("reply_id", ["01", None, "foreign"])
 async def test_the_only_reply_of_a_stream_is_its_own_whatever_its_id(
     wire: OlderServer, reply_id: object, caplog: pytest.LogCaptureFixture

@@ -73,7 +73,7 @@ async def called(
         yield observed, call, ends, tasks
 
 
-@requirement("2025:any-stream", "law:3", "law:10")
+@requirement("2025:any-stream")
 @pytest.mark.parametrize("answered", ["by nobody", "by a callback"])
 async def test_a_question_waits_for_the_task_that_asks_it(wire: OlderServer, answered: str) -> None:
     inputs = Callbacks() if answered == "by nobody" else Callbacks(elicitation=decline)
@@ -258,7 +258,7 @@ WAYS: Final[dict[str, Callable[[Asking, int], Awaitable[list[str]]]]] = {
 }
 
 
-@requirement("2025:any-stream", "law:3", "law:10")
+@requirement("2025:any-stream")
 @pytest.mark.parametrize("events", [False, True], ids=["JSON", "events"])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 async def test_every_call_of_a_session_has_its_question_put_to_its_own_host(

@@ -10,7 +10,6 @@ from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.v2025.question_log import QuestionLog
 from mcp_tasks_client.sessions.v2025.session_data import SentAnswer, SessionData
 from mcp_tasks_client.sessions.v2025.shapes import strip_volatile
-from tests._requirements import requirement
 
 CAT: Final[JSONObject] = {"method": "elicitation/create", "params": {"message": "Cat?"}}
 DOG: Final[JSONObject] = {"method": "elicitation/create", "params": {"message": "Dog?"}}
@@ -31,7 +30,6 @@ def answer(log: QuestionLog, key: str, *, acknowledged: bool = True) -> None:
     log.finish_answer(key, {"action": "accept"}, acknowledged=acknowledged)
 
 
-@requirement("law:3")
 def test_questions_are_shown_one_at_a_time_and_the_oldest_first() -> None:
     log = QuestionLog(SessionData())
     assert [log.hear(1, CAT), log.hear(2, DOG)] == ["new", "new"]
@@ -40,7 +38,6 @@ def test_questions_are_shown_one_at_a_time_and_the_oldest_first() -> None:
     assert list(log.show().values()) == [DOG]
 
 
-@requirement("law:3")
 def test_a_question_keeps_its_key_when_it_is_sent_again_and_over_a_restart() -> None:
     log = QuestionLog(SessionData())
     log.hear(1, CAT)
@@ -54,7 +51,6 @@ def test_a_question_keeps_its_key_when_it_is_sent_again_and_over_a_restart() -> 
     assert len(log) == 1
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("second_id", [1, 2], ids=["the ID is reused", "another ID"])
 def test_the_same_words_after_an_answer_are_another_question(restart: bool, second_id: int) -> None:
@@ -163,7 +159,6 @@ def test_an_answer_that_did_not_arrive_can_be_sent_again() -> None:
     assert log.begin_answer(key) == 1
 
 
-@requirement("law:3")
 def test_an_answer_without_effect_is_sent_once_more_at_the_second_snapshot() -> None:
     log = QuestionLog(SessionData())
     log.hear(1, CAT)
@@ -177,7 +172,6 @@ def test_an_answer_without_effect_is_sent_once_more_at_the_second_snapshot() -> 
     assert log.look(waiting=True) is None, "once"
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_another_process_sends_an_answer_once_more_if_nobody_told_that_it_arrived(acknowledged: bool) -> None:
     log = QuestionLog(SessionData())

@@ -74,7 +74,6 @@ async def test_a_server_takes_its_question_back(legacy_server: LegacyServer) -> 
     assert "result" not in said
 
 
-@requirement("law:10")
 async def test_nothing_is_answered_for_a_task_that_was_cancelled(
     legacy_python_program: LegacyProgram, tmp_path: Path
 ) -> None:

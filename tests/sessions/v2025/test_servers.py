@@ -109,7 +109,7 @@ async def test_a_host_may_want_tasks_always_or_never_and_for_how_long(server: Le
             await client.call_tool("plain")
 
 
-@requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")
+@requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track")
 @pytest.mark.parametrize("tool", ["slow", "must"])
 async def test_a_tool_that_takes_a_while_returns_its_result(server: LegacyServer, tool: str) -> None:
     async with Person().client(server.url) as client:
@@ -133,7 +133,7 @@ async def test_a_task_that_fails_says_why_or_returns_what_the_tool_did(
             assert (await client.call_tool("fails", {"how": how})).is_error
 
 
-@requirement("2025:poll-interval", "law:4")
+@requirement("2025:poll-interval")
 async def test_polls_keep_the_pace_that_the_server_sets(server: LegacyServer) -> None:
     async with Person().client(server.url) as client:
         await client.call_tool("slow", {"duration_ms": 1000, "hint_ms": 300})
@@ -175,7 +175,7 @@ async def test_the_progress_of_a_task_is_told_with_its_updates(server: LegacySer
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@requirement("2025:input-required", "2025:any-stream", "2025:marked-answers", "law:3")
+@requirement("2025:input-required", "2025:any-stream", "2025:marked-answers")
 @pytest.mark.parametrize(("tool", "said"), [("asks", "Hello, Ada"), ("samples", "4")])
 async def test_a_question_inside_a_task_is_answered_by_the_host(
     server: LegacyServer, tool: str, said: str
@@ -188,7 +188,6 @@ async def test_a_question_inside_a_task_is_answered_by_the_host(
     assert [one.result["_meta"][RELATED] for one in answers(server)] == [{"taskId": handle.task_id}]
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("alike", [True, False])
 async def test_two_questions_are_each_asked_once(server: LegacyServer, together: bool, alike: bool) -> None:
@@ -199,7 +198,7 @@ async def test_two_questions_are_each_asked_once(server: LegacyServer, together:
     assert len(person.asked) == 6
 
 
-@requirement("law:1", "law:3", "2025:input-required")
+@requirement("2025:input-required")
 async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(server: LegacyServer) -> None:
     """TypeScript's server says that such a task works as soon as any of its questions has an answer."""
     asked: list[tuple[str, str]] = []
@@ -223,7 +222,7 @@ async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(server
             calls.start_soon(call, stagger_ms)
 
 
-@requirement("law:3", "law:8", "2025:input-required")
+@requirement("2025:input-required")
 @pytest.mark.parametrize("stays", ["nobody", "another client"])
 async def test_what_is_asked_while_nobody_waits_is_asked_of_whoever_waits_next(
     server: LegacyServer, tmp_path: Path, stays: str
@@ -254,7 +253,7 @@ async def test_what_is_asked_while_nobody_waits_is_asked_of_whoever_waits_next(
     assert len(person.asked) == 2
 
 
-@requirement("2025:cancel", "2025:cancelled-is-gone", "law:8")
+@requirement("2025:cancel", "2025:cancelled-is-gone")
 async def test_a_cancelled_task_ends_and_its_question_is_not_answered(server: LegacyServer) -> None:
     asked = anyio.Event()
 
@@ -293,7 +292,6 @@ def run_until_killed(*arguments: str | Path) -> None:
             process.kill()
 
 
-@requirement("law:1", "law:2", "law:3")
 @pytest.mark.parametrize(
     ("stop", "tool", "asks_again"),
     [

@@ -62,7 +62,7 @@ def test_a_task_that_fastmcp_2_hides_in_the_metadata_is_found() -> None:
     assert read_created_task({"content": [{"type": "text", "text": "done"}], "_meta": meta}) is None
 
 
-@requirement("2025:failed", "law:6")
+@requirement("2025:failed")
 @pytest.mark.parametrize(
     ("task", "reply", "ended"),
     [
