@@ -15,16 +15,14 @@ import pytest
 
 from ._halves import ON_BOTH_LOOPS
 from ._requirements import read_claims
-from ._ways import UNDER_HOST, WAYS
-from .crossings.axes import AXES
-from .test_ways_in import DOORS
+from .crossings.axes import AXES, DOORS, UNDER_HOST, WAYS
 
 ROOT: Final = Path(__file__).parents[1]
 LOOPS: Final = {"asyncio", "trio"}
 
 JOURNALS: Final = "journal/test_contract.py"
 SESSIONS: Final = "sessions/test_contract.py"
-WAYS_IN: Final = "test_ways_in.py"
+WAYS_IN: Final = "crossings/test_doors.py"
 CROSSINGS: Final = "crossings/test_crossings.py::test_what_happens_to_one_call_costs_nobody_a_result"
 
 

@@ -21,8 +21,9 @@ from mcp import MCPError
 from mcp_tasks_client import OutcomeUnknownError, SessionError, idempotency_key
 
 from ._results import text
-from ._ways import Door, Opened, Way
-from ._ways_servers import Older, Real
+from .crossings.axes import Way
+from .crossings.clients import Door, Opened
+from .crossings.servers import Older, Real
 from .kit.person import Person
 from .legacy_servers import LegacyServer
 from .real_server import STOP_LIMIT_S, RealServer

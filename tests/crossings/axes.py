@@ -1,17 +1,38 @@
-"""The axes along which calls cross each other, and the cells of their product.
+"""The axes of the matrix: of calls that cross each other, and of calls alone at servers of others.
 
 A cell is one word of each axis. :data:`IMPOSSIBLE` says which cells there are not, each with its reason.
 The short run takes a few, in which each two words meet that can, and some threes (:func:`meetings`).
+
+A door is a server of others and a way into it (:data:`DOORS`). A way is a client and a mode. *Dropped in*,
+the host calls tools with its own client, which has the extension; *wrapped*, with ``TasksClient(client)``.
+*Native* is ``TasksClient(url)``. *Beneath*, the HTTP client of the host's client has the transport; *around*,
+its MCP transport is wrapped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import combinations, product
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["AXES", "IMPOSSIBLE", "Cell", "all_cells", "cells", "meetings", "short_run"]
+from tests._versions import SDK_STARTS_COMMANDS
+
+__all__ = [
+    "AXES",
+    "DOORS",
+    "IMPOSSIBLE",
+    "UNDER_HOST",
+    "WAYS",
+    "Cell",
+    "Way",
+    "all_cells",
+    "cells",
+    "meetings",
+    "runs_on_trio",
+    "short_run",
+]
 
 
 class Cell(NamedTuple):
@@ -22,6 +43,7 @@ class Cell(NamedTuple):
     company: str
     users: str
     key: str
+    questions: str
     fate: str
     loop: str
 
@@ -70,6 +92,8 @@ AXES: Final[Any] = Cell(  # the words of each field
         "users": ("one user", "two users"),
         # An argument of the call, the block `idempotency_key`, or an entry in `_meta`.
         "key": ("no key", "argument", "block", "meta"),
+        # Each task asks its user for a name before it works.
+        "questions": ("no question", "a question"),
         # What happens to the call: its time is over; its asyncio task is cancelled, or its process killed,
         # while the tool works or before the server has replied; its credential expires and is renewed; its
         # server is upgraded.
@@ -104,6 +128,14 @@ IMPOSSIBLE: Final[dict[str, Callable[[Cell], bool]]] = {
         c.key == "block" and c.way in ("stream", "bridge")
     ),
     "nobody else is there": lambda c: c.users == "two users" and not c.crowded,
+    "a response at 2025-11-25 that has asked has begun, so no credential is renewed, says the same page": (
+        lambda c: (
+            c.questions == "a question"
+            and c.fate == "renewed"
+            and c.older
+            and not {"http", "httpx"}.isdisjoint((c.way, c.other_way))
+        )
+    ),
     "there is no newer version": lambda c: c.fate == "upgraded" and not c.older,
 }
 
@@ -142,6 +174,82 @@ def meetings(cell: Cell) -> set[Any]:
     return set(combinations(enumerate(cell), 2)) | {
         (cell.way, cell.older, cell.key),
         (cell.way, cell.older, cell.fate),
+        (cell.way, cell.older, cell.questions),
+        (cell.company, cell.fate, cell.questions),
         (cell.way, cell.company, cell.users),
         (cell.one_http_client, cell.fate, cell.key == "no key"),
     }
+
+
+# ── doors ──
+
+Kind: TypeAlias = Literal[
+    "native",
+    "mcp-http",
+    "mcp-stdio",
+    "mcp-in-process",
+    "fastmcp-http",
+    "session-http",
+    "httpx",
+    "httpx2",
+    "mcp-1-http",
+    "mcp-1-stdio",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way in."""
+
+    kind: Kind
+    mode: Literal["native", "dropped", "wrapped", "beneath", "around"]
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == self.mode else f"{self.kind}-{self.mode}"
+
+    @property
+    def over_http(self) -> bool:
+        return self.kind not in ("mcp-stdio", "mcp-in-process", "mcp-1-stdio")
+
+    @property
+    def on_1(self) -> bool:
+        """Whether the client is one of mcp 1.x, which negotiates 2025-11-25."""
+        return self.kind in ("mcp-1-http", "mcp-1-stdio")
+
+
+_STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
+_KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *_STDIO, "mcp-in-process", "fastmcp-http", "session-http")
+WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in _KINDS for m in ("dropped", "wrapped")))
+UNDER_HOST: Final = (
+    *(Way(kind, "beneath") for kind in ("mcp-http", "httpx", "httpx2", "mcp-1-http")),
+    *(Way(kind, "around") for kind in ("mcp-http", *_STDIO, "mcp-1-http", "mcp-1-stdio")),
+)
+"""The host's own client, which knows nothing of us, over a transport of ours."""
+
+
+def _may_meet(server: str, way: Way) -> bool:
+    """Whether a client finds a server that it can talk to, and that has tasks for it."""
+    match server:
+        case "strict":
+            return not way.on_1  # it is refused: the server speaks nothing older
+        case "real":
+            return way.over_http and not (way.on_1 and way.mode == "around")  # no tasks in that version
+        case _:
+            return way.mode in ("native", "beneath", "around") and way.kind not in ("httpx", "httpx2")
+
+
+DOORS: Final = [
+    (server, way)
+    for server in ("strict", "real", "older")
+    for way in (*WAYS, *UNDER_HOST)
+    if _may_meet(server, way)
+]
+
+
+def runs_on_trio(server: str, way: Way) -> bool:
+    """Whether a way is tried on trio as well. The strict server sees the same client on both loops."""
+    if way.kind == "fastmcp-http":
+        return False  # FastMCP's client runs on asyncio only
+    if server == "older" and way.kind == "mcp-http":
+        return False  # the SDK's own stream for this version leaves generators of httpx2 unclosed there
+    return server != "real" or way.on_1  # the real server is the slower of the two

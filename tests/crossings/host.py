@@ -38,7 +38,8 @@ from mcp_tasks_client import (
 from mcp_tasks_client.bridge import serve_streams
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
 from tests._forked import Program
-from tests.kit.json_rpc_host import JsonRpcHost
+from tests.kit.json_rpc_client import JsonRpcClient
+from tests.kit.person import Person
 
 from .axes import Cell
 from .site import LIMIT_S
@@ -52,6 +53,9 @@ META_KEY: Final = "mcp-tasks-client/idempotency-key"
 
 APPLICATION: Final = "the host"
 """The name of the calls of every way in. Those of a bridge have one in any case."""
+
+ASKED: Final = "asked"
+"""The file that has the questions of all hosts of a cell."""
 
 PLAIN: Final = 5
 """The argument of a call that makes no task."""
@@ -71,6 +75,25 @@ KEYS: Final = {
 
 Outcome: TypeAlias = dict[str, Any]
 """``result``, or ``error`` (the name of its class) with ``code`` and ``message``."""
+
+
+class User(Person):
+    """A user, who answers each question with their name, and whose questions are kept in a file.
+
+    Args:
+        name: Of the user.
+        asked: The file, with a line for each question: the user, a tab, and the message.
+    """
+
+    def __init__(self, name: str, asked: Path) -> None:
+        super().__init__(name=name)
+        self._name = name
+        self._asked = asked
+
+    async def elicit(self, context: Any, params: Any) -> Any:
+        with self._asked.open("a") as file:
+            file.write(f"{self._name}\t{params.message}\n")
+        return await super().elicit(context, params)
 
 
 class Credential(httpx.Auth, httpx2.Auth):
@@ -104,6 +127,7 @@ class HostProgram:
         self.cell = cell
         self.url = url
         self.path = folder / "journal.sqlite3"
+        self.users = {name: User(name, folder / ASKED) for name in ("ada", "bob")}
         self.tokens = {"ada": "ada-1", "bob": "bob-1"}
         self.journals: dict[str, SqliteJournal] = {}
         self.clients: dict[str, Client] = {}
@@ -195,6 +219,7 @@ class HostProgram:
             principal=self.principal(user),
             application=APPLICATION,
             poll=self.poll,
+            elicitation=self.users[user].elicit,
             **self.credential(user),
         )
 
@@ -237,6 +262,7 @@ class Client:
         self.timers: dict[str, asyncio.Timeout] = {}
         self._program = program
         self._user = user
+        self._person = program.users[user]
         self._options = {
             "journal": journal,
             "principal": program.principal(user),
@@ -252,7 +278,7 @@ class Client:
         try:
             async with AsyncExitStack() as stack:
                 self._client = await self._open(stack)
-                if not isinstance(self._client, JsonRpcHost):
+                if not isinstance(self._client, JsonRpcClient):
                     await self._client.list_tools()  # as hosts do, and else a call would take its time for it
                 task_status.started()
                 await self._closing.wait()
@@ -270,7 +296,9 @@ class Client:
         program, cell, options = self._program, self._program.cell, self._options
         credential = program.credential(self._user)
         if self.way == "url":
-            return await stack.enter_async_context(TasksClient(program.url, **options, **credential))
+            ours = {"elicitation": self._person.elicit}
+            return await stack.enter_async_context(TasksClient(program.url, **ours, **options, **credential))
+        its = {"elicitation_callback": self._person.elicit}
         http: Any
         if self.way in ("http", "httpx"):
             library: Any = httpx2 if self.way == "http" else httpx
@@ -286,12 +314,13 @@ class Client:
                 await stack.enter_async_context(http)
             if self.way == "httpx":
                 version = "2025-11-25" if cell.older else "2026-07-28"
-                return JsonRpcHost(http, url=program.url, version=version)
+                return JsonRpcClient(http, program.url, self._person, version)
             return await stack.enter_async_context(
-                mcp.Client(streamable_http_client(program.url, http_client=http))
+                mcp.Client(streamable_http_client(program.url, http_client=http), **its)
             )
         if self.way == "bridge":
-            return await stack.enter_async_context(mcp.Client(_bridged(program.url, options, credential)))
+            transport: Any = _bridged(program.url, options, credential)
+            return await stack.enter_async_context(mcp.Client(transport, **its))
         sessions: dict[str, str] = {}
 
         async def note(response: Any) -> None:
@@ -302,13 +331,13 @@ class Client:
             trust_env=False, timeout=LIMIT_S, event_hooks={"response": [note]}, **credential
         )
         await stack.enter_async_context(http)
-        transport: Any = streamable_http_client(program.url, http_client=http, terminate_on_close=False)
+        transport = streamable_http_client(program.url, http_client=http, terminate_on_close=False)
         if self.way == "stream":
             find = partial(sessions.get, "id")
             around = TasksTransport(transport, endpoint=program.url, session_id=find, **options)
-            return await stack.enter_async_context(mcp.Client(around))
+            return await stack.enter_async_context(mcp.Client(around, **its))
         extension = TasksExtension(endpoint=program.url, **options)
-        client = await stack.enter_async_context(mcp.Client(transport, extensions=[extension]))
+        client = await stack.enter_async_context(mcp.Client(transport, extensions=[extension], **its))
         if cell.key != "no key":
             return await stack.enter_async_context(TasksClient(client))
         return client
@@ -342,9 +371,9 @@ class Client:
             case "meta":
                 options["meta"] = {META_KEY: key}
         with block:
-            if isinstance(self._client, JsonRpcHost):
+            if isinstance(self._client, JsonRpcClient):
                 with anyio.fail_after(gives_up_s):
-                    return await self._client.call(tool, arguments, **options)
+                    return await self._client.call_tool(tool, arguments, **options)
             return await self._client.call_tool(tool, arguments, read_timeout_seconds=gives_up_s, **options)
 
 
@@ -371,8 +400,6 @@ async def outcome_of(make: Any) -> Outcome:
         made = await make()
     except Exception as error:
         return {"error": type(error).__name__, "code": getattr(error, "code", None), "message": str(error)}
-    if isinstance(made, dict):  # of JSON-RPC
-        return {"result": made["result"]} if "result" in made else {"error": "JSON-RPC", **made["error"]}
     return {"result": made.model_dump(by_alias=True, mode="json", exclude_none=True)}
 
 

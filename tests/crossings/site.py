@@ -1,8 +1,8 @@
 """A server of either version, which can be upgraded while it runs, and knows whose each request is.
 
 It has two tools: ``work``, whose calls become tasks that end when the test says so, and ``plain``, which
-answers at once. Whatever it says of a call has the name of the call's user in it, and so has the output
-schema: who is given another's is found out.
+answers at once. A task asks for its user's name first if the cell has questions. Each reply about a call has
+the name of the call's user in it, and so has the output schema: a mix-up shows.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import itertools
 import json
 import threading
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import uvicorn
 
-__all__ = ["LIMIT_S", "Site", "Sites", "result_of", "serving", "user_of"]
+__all__ = ["LIMIT_S", "Site", "Sites", "answer_of", "question_of", "result_of", "serving", "user_of"]
 
 LIMIT_S: Final = 60.0
 JSONObject: TypeAlias = dict[str, Any]
@@ -29,7 +29,8 @@ NEWER, OLDER = "2026-07-28", "2025-11-25"
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 DONE: Final[JSONObject] = {"resultType": "complete"}
 HINT_MS: Final = 20
-METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED = -32601, -32602, -32022
+METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED, NOT_DECLARED = -32601, -32602, -32022, -32021
+CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 def user_of(n: int) -> str:
@@ -48,6 +49,22 @@ def result_of(n: int) -> JSONObject:
     }
 
 
+def question_of(n: int) -> str:
+    """The message of the form that the task of a call shows."""
+    return f"Who are you, {user_of(n)}? ({n})"
+
+
+def answer_of(n: int) -> JSONObject:
+    """The one answer that the task of a call is to get."""
+    return {"action": "accept", "content": {"name": user_of(n)}}
+
+
+def _form_of(n: int) -> JSONObject:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    params = {"mode": "form", "message": question_of(n), "requestedSchema": schema}
+    return {"method": "elicitation/create", "params": params}
+
+
 class Refused(Exception):  # noqa: N818  # an answer
     """A JSON-RPC error."""
 
@@ -57,11 +74,20 @@ class Refused(Exception):  # noqa: N818  # an answer
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Task:
+    """A task.
+
+    Attributes:
+        waits: Whether its question is open.
+        is_asking: Whether a stream carries that question, at 2025-11-25.
+    """
+
     task_id: str
     n: int
     session: str | None
+    waits: bool
+    is_asking: bool = False
 
 
 class Site:
@@ -70,10 +96,12 @@ class Site:
     Attributes:
         version: Which it speaks.
         has_sessions: Whether it hands out an ``Mcp-Session-Id``, at 2025-11-25.
+        asks: Whether each task asks for a name before it works.
         tokens: The credentials that it takes, and whose they are.
         done: Whether the tasks are over.
         withheld: Arguments of the calls that it does not answer yet.
         runs: How often the tool has run, by its argument.
+        answers: What the question of a task was answered with, by the argument of its call.
         polls: How often its task was asked for.
         refused: How often it has refused a credential, by that.
         seen: All that has arrived, as text.
@@ -81,21 +109,24 @@ class Site:
     """
 
     def __init__(
-        self, url: str, loop: asyncio.AbstractEventLoop, version: str, *, has_sessions: bool
+        self, url: str, loop: asyncio.AbstractEventLoop, version: str, *, has_sessions: bool, asks: bool
     ) -> None:
         self.url = url
         self.version = version
         self.has_sessions = has_sessions
+        self.asks = asks
         self.tokens = {"ada-1": "ada", "bob-1": "bob"}
         self.done = False
         self.withheld: set[int] = set()
         self.runs: Counter[int] = Counter()
+        self.answers: defaultdict[int, list[JSONObject]] = defaultdict(list)
         self.polls: Counter[int] = Counter()
         self.refused: Counter[str] = Counter()
         self.seen: list[str] = []
         self.crossed: list[str] = []
         self._sessions: dict[str, str] = {}
         self._tasks: dict[str, Task] = {}
+        self._asked: dict[str, Task] = {}
         self._ids = itertools.count(1)
         self._loop = loop
         self._news = asyncio.Event()
@@ -134,8 +165,8 @@ class Site:
 
     async def answer(
         self, verb: str, headers: dict[str, str], body: bytes
-    ) -> tuple[int, JSONObject | None, dict[str, str]]:
-        """Status, body and headers of the response."""
+    ) -> tuple[int, JSONObject | AsyncGenerator[JSONObject, None] | None, dict[str, str]]:
+        """Status, body and headers of the response. The body of an event stream is its messages."""
         self.seen.append(f"{headers} {body.decode()}")
         token = headers.get("authorization", "").removeprefix("Bearer ")
         user = self.tokens.get(token)
@@ -148,8 +179,12 @@ class Site:
         message = json.loads(body)
         try:
             if "method" not in message or "id" not in message:
+                if "result" in message:
+                    self._hear(user, self._asked[message["id"]], message["result"])
                 return 202, None, {}
             reply, more = await self._reply(user, headers, message["method"], message.get("params") or {})
+            if isinstance(reply, Task):
+                return 200, self._tell_result(reply, message["id"]), {}
         except Refused as refused:
             return refused.status, {"jsonrpc": "2.0", "id": message["id"], "error": refused.error}, {}
         finally:
@@ -158,7 +193,7 @@ class Site:
 
     async def _reply(
         self, user: str, headers: dict[str, str], method: str, params: JSONObject
-    ) -> tuple[JSONObject, dict[str, str]]:
+    ) -> tuple[JSONObject | Task, dict[str, str]]:
         if self.version == NEWER:
             if headers.get("mcp-protocol-version") != NEWER:
                 raise Refused(UNSUPPORTED, "Unsupported protocol version")
@@ -196,18 +231,27 @@ class Site:
             case "tools/call" if params["name"] == "plain":
                 return DONE | self._answer(user, params)
             case "tools/call":
+                if self.asks and "elicitation" not in params["_meta"][CAPABILITIES]:
+                    raise Refused(NOT_DECLARED, "the call declares no elicitation")
                 task = await self._run(user, params, None)
                 return {"resultType": "task", **self._state(task, "ttlMs", "pollIntervalMs")}
             case "tasks/get":
                 task = self._find(user, params, None)
-                ended = {"result": DONE | result_of(task.n)} if self.done else {}
-                return DONE | self._state(task, "ttlMs", "pollIntervalMs") | ended
+                state = DONE | self._state(task, "ttlMs", "pollIntervalMs")
+                if task.waits:
+                    return state | {"inputRequests": {"name": _form_of(task.n)}}
+                return state | ({"result": DONE | result_of(task.n)} if self.done else {})
+            case "tasks/update":
+                self._hear(user, self._find(user, params, None), params["inputResponses"]["name"])
+                return DONE
             case "tasks/cancel":
                 self._find(user, params, None)
                 return DONE
         raise Refused(METHOD_NOT_FOUND, f"no {method}", 404)
 
-    async def _older(self, user: str, session: str | None, method: str, params: JSONObject) -> JSONObject:
+    async def _older(
+        self, user: str, session: str | None, method: str, params: JSONObject
+    ) -> JSONObject | Task:
         match method:
             case "ping":
                 return {}
@@ -227,12 +271,35 @@ class Site:
             case "tasks/get" | "tasks/cancel":
                 return self._state(self._find(user, params, session), "ttl", "pollInterval")
             case "tasks/result":
-                task = self._find(user, params, session)
-                await self._until(lambda: self.done)
-                mark = {"io.modelcontextprotocol/related-task": {"taskId": task.task_id}}
-                result = result_of(task.n)
-                return result | {"_meta": result["_meta"] | mark}
+                return self._find(user, params, session)
         raise Refused(METHOD_NOT_FOUND, f"no {method}", 200)
+
+    async def _tell_result(self, task: Task, request_id: Any) -> AsyncGenerator[JSONObject, None]:
+        """Ask the question of a task if no other stream does, and send its result in the end."""
+        mark = {"io.modelcontextprotocol/related-task": {"taskId": task.task_id}}
+        while task.waits:
+            if task.is_asking:
+                await self._until(lambda: not (task.waits and task.is_asking))
+                continue
+            task.is_asking, own_id = True, f"question-{next(self._ids)}"
+            self._asked[own_id] = task
+            form = _form_of(task.n)
+            try:
+                yield {"jsonrpc": "2.0", "id": own_id, **form, "params": form["params"] | {"_meta": mark}}
+                await self._until(lambda: not task.waits)
+            finally:
+                task.is_asking = False
+                self._tell()
+        await self._until(lambda: self.done)
+        result = result_of(task.n)
+        yield {"jsonrpc": "2.0", "id": request_id, "result": result | {"_meta": result["_meta"] | mark}}
+
+    def _hear(self, user: str, task: Task, answer: JSONObject) -> None:
+        if user_of(task.n) != user:
+            self.crossed.append(f"an answer of {user} to a question of {user_of(task.n)}")
+        task.waits = False
+        self.answers[task.n].append({name: answer[name] for name in ("action", "content")})
+        self._tell()
 
     def _answer(self, user: str, params: JSONObject) -> JSONObject:
         return result_of(self._note_run(user, params))
@@ -246,7 +313,7 @@ class Site:
 
     async def _run(self, user: str, params: JSONObject, session: str | None) -> Task:
         n = self._note_run(user, params)
-        task = Task(f"task-{next(self._ids)}-of-{user}", n, session)
+        task = Task(f"task-{next(self._ids)}-of-{user}", n, session, waits=self.asks)
         self._tasks[task.task_id] = task
         self._tell()
         await self._until(lambda: n not in self.withheld)
@@ -267,7 +334,7 @@ class Site:
     def _state(self, task: Task, ttl: str, hint: str) -> JSONObject:
         return {
             "taskId": task.task_id,
-            "status": "completed" if self.done else "working",
+            "status": "input_required" if task.waits else "completed" if self.done else "working",
             "createdAt": "2026-07-28T00:00:00Z",
             "lastUpdatedAt": "2026-07-28T00:00:00Z",
             ttl: 3_600_000,
@@ -300,13 +367,13 @@ class Sites:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.started = threading.Event()
 
-    def add(self, version: str, *, has_sessions: bool) -> Site:
+    def add(self, version: str, **options: bool) -> Site:
         """A new server."""
         assert self.server is not None
         assert self.loop is not None
         port = self.server.servers[0].sockets[0].getsockname()[1]
         path = f"/{len(self._sites)}/mcp"
-        site = Site(f"http://127.0.0.1:{port}{path}", self.loop, version, has_sessions=has_sessions)
+        site = Site(f"http://127.0.0.1:{port}{path}", self.loop, version, **options)
         self._sites[path] = site
         return site
 
@@ -323,19 +390,36 @@ class Sites:
                 return
             body, more = body + message.get("body", b""), message.get("more_body", False)
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        work = asyncio.ensure_future(self._sites[scope["path"]].answer(scope["method"], headers, body))
+        site = self._sites[scope["path"]]
+        work = asyncio.ensure_future(_respond(site.answer(scope["method"], headers, body), send))
         gone = asyncio.ensure_future(receive())
         await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         if not work.done():
             work.cancel()
             return
-        status, reply, given = work.result()
-        content = json.dumps(reply).encode() if reply is not None else b""
-        given |= {"content-type": "application/json", "content-length": str(len(content))}
-        pairs = [(name.encode(), value.encode()) for name, value in given.items()]
-        await send({"type": "http.response.start", "status": status, "headers": pairs})
-        await send({"type": "http.response.body", "body": content})
+        work.result()
+
+
+async def _respond(answer: Awaitable[Any], send: Callable[[Any], Awaitable[None]]) -> None:
+    status, reply, given = await answer
+    if isinstance(reply, AsyncGenerator):
+        await send(_head(status, {"content-type": "text/event-stream"}))
+        async with aclosing(reply) as messages:
+            async for message in messages:
+                data = f"data: {json.dumps(message)}\n\n".encode()
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    content = json.dumps(reply).encode() if reply is not None else b""
+    given |= {"content-type": "application/json", "content-length": str(len(content))}
+    await send(_head(status, given))
+    await send({"type": "http.response.body", "body": content})
+
+
+def _head(status: int, headers: dict[str, str]) -> dict[str, Any]:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Clients of the official SDK at real servers, with a transport of ours beneath or around their own.
 
-What every way in has in common, ``tests/test_ways_in.py`` shows, on trio as well.
+What every way in has in common, ``tests/crossings/test_doors.py`` shows, on trio as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Real hosts of mcp 1.x and 2.x above a :class:`TasksTransport`, at real servers of 2025-11-25.
 
-What every way in has in common, ``tests/test_ways_in.py`` shows.
+What every way in has in common, ``tests/crossings/test_doors.py`` shows.
 """
 
 from __future__ import annotations

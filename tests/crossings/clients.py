@@ -1,16 +1,11 @@
-"""The ways in: the same host at the same server, each time through another client.
-
-A *way* is a client and a mode. *Dropped in*, the host calls tools with its own client, which has
-the extension; *wrapped*, with ``TasksClient(client)``. ``TasksClient(url)`` is the native one. *Beneath*, the
-HTTP client of the host's client has the transport; *around*, its MCP transport is wrapped.
-"""
+"""The clients behind the doors: the same host at the same server, each time through another client."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any
 
 import anyio
 import fastmcp
@@ -30,73 +25,14 @@ from mcp_tasks_client import (
     tasks_http_client,
 )
 from mcp_tasks_client.hosts.sdk.extension import ClaimedTask
+from tests._clients_on_1 import client_on_1
 from tests.kit.json_rpc_client import JsonRpcClient
+from tests.kit.person import Person
 
-from ._clients_on_1 import client_on_1
-from ._versions import SDK_STARTS_COMMANDS
-from .kit.person import Person
+from .axes import Way
+from .servers import LIMIT_S, Refusals, WaysServer
 
-if TYPE_CHECKING:
-    from ._ways_servers import Refusals, WaysServer
-
-__all__ = [
-    "LIMIT_S",
-    "UNDER_HOST",
-    "WAYS",
-    "Door",
-    "Kind",
-    "Opened",
-    "Way",
-    "endpoint_of",
-    "open_client",
-]
-
-LIMIT_S: Final = 120.0
-"""Bounds everything that is waited for between opening a way and closing it. Beside other test runs, one test
-of several calls through a client in another process takes half a minute."""
-
-Kind: TypeAlias = Literal[
-    "native",
-    "mcp-http",
-    "mcp-stdio",
-    "mcp-in-process",
-    "fastmcp-http",
-    "session-http",
-    "httpx",
-    "httpx2",
-    "mcp-1-http",
-    "mcp-1-stdio",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way in."""
-
-    kind: Kind
-    mode: Literal["native", "dropped", "wrapped", "beneath", "around"]
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == self.mode else f"{self.kind}-{self.mode}"
-
-    @property
-    def over_http(self) -> bool:
-        return self.kind not in ("mcp-stdio", "mcp-in-process", "mcp-1-stdio")
-
-    @property
-    def on_1(self) -> bool:
-        """Whether the client is one of mcp 1.x, which negotiates 2025-11-25."""
-        return self.kind in ("mcp-1-http", "mcp-1-stdio")
-
-
-_STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
-_KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *_STDIO, "mcp-in-process", "fastmcp-http", "session-http")
-WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in _KINDS for m in ("dropped", "wrapped")))
-UNDER_HOST: Final = (
-    *(Way(kind, "beneath") for kind in ("mcp-http", "httpx", "httpx2", "mcp-1-http")),
-    *(Way(kind, "around") for kind in ("mcp-http", *_STDIO, "mcp-1-http", "mcp-1-stdio")),
-)
-"""The host's own client, which knows nothing of us, over a transport of ours."""
+__all__ = ["Door", "Opened", "open_client"]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The servers at the other end of the ways in. Each checks all that arrives there."""
+"""The servers of others behind the doors. Each checks all that arrives there."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.inbound import decode_header_value
 
 from mcp_tasks_client.protocol import EXTENSION_ID
+from tests.kit.person import KNOWN
+from tests.legacy_servers import LegacyServer
+from tests.real_server import RealServer
+from tests.servers.strict_log import Entry
+from tests.servers.strict_server import StrictServer, build_server
+from tests.strict_server import StrictProcess
 
-from ._ways import LIMIT_S, UNDER_HOST, Way
-from .kit.person import KNOWN
-from .legacy_servers import LegacyServer
-from .real_server import RealServer
-from .servers.strict_log import Entry
-from .servers.strict_server import StrictServer, build_server
-from .strict_server import StrictProcess
+from .axes import UNDER_HOST, Way
 
-__all__ = ["Case", "Older", "Real", "Refusals", "Strict", "WaysServer", "relayed"]
+__all__ = ["LIMIT_S", "Case", "Older", "Real", "Refusals", "Strict", "WaysServer", "relayed"]
+
+LIMIT_S: Final = 120.0
+"""Bounds everything that is waited for between opening a way and closing it. Beside other test runs, one test
+of several calls through a client in another process takes half a minute."""
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 
@@ -305,7 +309,7 @@ class Relay:
     """
 
     def __init__(self, port: int) -> None:
-        script = Path(__file__).parent / "servers" / "stdio_relay.py"
+        script = Path(__file__).parents[1] / "servers" / "stdio_relay.py"
         self.command = StdioServerParameters(
             command=sys.executable, args=["-I", "-S", str(script), str(port)]
         )

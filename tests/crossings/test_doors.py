@@ -1,10 +1,9 @@
-"""One contract over every way in: whichever client a host holds, tasks are the same."""
+"""A call alone, through each door: whichever client a host holds, tasks are the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,23 +20,19 @@ from mcp_tasks_client import (
     TaskCancelledError,
     TaskFailedError,
     TaskNotFoundError,
-    TasksClientError,
     TasksExtension,
     ToolError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.testing import FaultPlan, KilledError, kill
+from tests._legacy_installs import python_with_legacy_sdk
+from tests.kit.person import Person
+from tests.legacy_servers import LegacyProgram, LegacyServer, installed
+from tests.real_server import RealServer, listening
+from tests.strict_server import StrictProcess
 
-from ._legacy_installs import python_with_legacy_sdk
-from ._requirements import requirement
-from ._ways import LIMIT_S, UNDER_HOST, WAYS, Door, Opened, Way, open_client
-from ._ways_servers import Case, Older, Real, Strict, WaysServer, relayed
-from .kit.person import Person
-from .legacy_servers import LegacyProgram, LegacyServer, installed
-from .real_server import RealServer, listening
-from .strict_server import StrictProcess
+from .axes import DOORS, UNDER_HOST, Way, runs_on_trio
+from .clients import Door, Opened, open_client
+from .servers import LIMIT_S, Case, Older, Real, Strict, WaysServer, relayed
 
 pytestmark = [
     pytest.mark.anyio,
@@ -46,27 +41,8 @@ pytestmark = [
 ]
 
 INVALID_PARAMS: Final = -32602
-CLIENTS_ON_1: Final = Path(__file__).parent / "servers" / "sdk_1_clients.py"
+CLIENTS_ON_1: Final = Path(__file__).parents[1] / "servers" / "sdk_1_clients.py"
 EVERY_MODE: Final = "native dropped wrapped beneath around"
-
-
-def may_meet(server: str, way: Way) -> bool:
-    """Whether a client finds a server that it can talk to, and that has tasks for it."""
-    match server:
-        case "strict":
-            return not way.on_1  # it is refused: the server speaks nothing older
-        case "real":
-            return way.over_http and not (way.on_1 and way.mode == "around")  # no tasks in that version
-        case _:
-            return way.mode in ("native", "beneath", "around") and way.kind not in ("httpx", "httpx2")
-
-
-DOORS: Final = [
-    (server, way)
-    for server in ("strict", "real", "older")
-    for way in (*WAYS, *UNDER_HOST)
-    if may_meet(server, way)
-]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +78,7 @@ def doors(
     """Parametrise a test over ways into the servers, on each event loop that matters.
 
     Only what waits for somebody, or is stopped, is tried on trio. The rest is the same code on either loop,
-    and `tests/crossings` makes its calls on both.
+    and the cells make their calls on both.
     """
     cases = [
         pytest.param(loop, (server, way), id=f"{loop}-{server}-{way}")
@@ -113,15 +89,6 @@ def doors(
         and (loop == "asyncio" or (waits and runs_on_trio(server, way)))
     ]
     return pytest.mark.parametrize(("anyio_backend", "door"), cases, indirect=True)
-
-
-def runs_on_trio(server: str, way: Way) -> bool:
-    """Whether a way is tried on trio as well. The strict server sees the same client on both loops."""
-    if way.kind == "fastmcp-http":
-        return False  # FastMCP's client runs on asyncio only
-    if server == "older" and way.kind == "mcp-http":
-        return False  # the SDK's own stream for this version leaves generators of httpx2 unclosed there
-    return server != "real" or way.on_1  # the real server is the slower of the two
 
 
 @pytest.fixture
@@ -195,7 +162,7 @@ async def test_a_tool_error_is_raised_as_the_client_that_is_called_does_it(door:
             assert (await opened.call(tool, arguments)).is_error
 
 
-@doors()
+@doors(real=False)
 async def test_a_handle_cancels_its_task(door: Door) -> None:
     async with door.opened() as opened, opened.durable() as durable:
         handle = await durable.start_tool(door.server.endless)
@@ -330,10 +297,8 @@ async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_w
 # ── time-outs, and connections that come and go ──
 
 
-@doors()
-async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
-    door: Door,
-) -> None:
+@doors(real=False)
+async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(door: Door) -> None:
     case, hesitant, host = door.server.question, Person(hesitates=True), Person()
     async with door.opened(hesitant) as opened:
         with pytest.raises(WaitTimeoutError) as caught:
@@ -351,45 +316,3 @@ async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
         else:
             assert content(await handle.result()) == case.expected
     assert host.asked == list(case.asks) or gone
-
-
-# ── one after the other ──
-
-
-NATIVE, MCP = Way("native", "native"), Way("mcp-http", "dropped")
-FASTMCP, SESSION = Way("fastmcp-http", "dropped"), Way("session-http", "wrapped")
-
-
-@requirement("persist:task-ids")
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # FastMCP's client knows no other
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(MCP, NATIVE), (FASTMCP, NATIVE), (NATIVE, MCP), (NATIVE, FASTMCP), (NATIVE, SESSION), (MCP, FASTMCP)],
-    ids=str,
-)
-@pytest.mark.parametrize(("stop", "asked_before"), [("commit: TaskCreated", 0), ("commit: AnswerReady", 1)])
-async def test_what_a_killed_client_began_any_other_brings_home(
-    servers: dict[str, WaysServer], tmp_path: Path, first: Way, second: Way, stop: str, asked_before: int
-) -> None:
-    server, case = servers["strict"], servers["strict"].question
-    # A bare session cannot see its URL; this is the name that the other ways derive from it.
-    options = {"endpoint": server.address(first)}
-    plan, dying, living = FaultPlan(), Person(), Person()
-    plan.at(stop, "after", kill)
-    # A process that has ended, as far as others can see: this one began at another time.
-    ended = Environment(observer=plan, process=replace(Process.current(), started=0.0))
-    # The engine tells the caller of whatever ends the task that drives the call.
-    died = pytest.RaisesExc((KilledError, TasksClientError), match="killed")
-    with pytest.RaisesGroup(died, allow_unwrapped=True, flatten_subgroups=True):
-        async with Door(first, server, SqliteJournal(tmp_path / "journal.sqlite3")).opened(
-            dying, environment=ended, **options
-        ) as opened:
-            await opened.call(case.tool, case.arguments)
-    assert plan.killed
-    async with (
-        Door(second, server, SqliteJournal(tmp_path / "journal.sqlite3")).opened(living, **options) as opened,
-        opened.durable() as durable,
-    ):
-        (handle,) = await durable.resume()
-        assert content(await handle.result()) == case.expected
-    assert (len(dying.asked), len(living.asked)) == (asked_before, 1 - asked_before), "asked once overall"
