@@ -7,16 +7,15 @@ the server gave the session an ID and keeps it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ...errors import ConnectionLostError, SessionError
+from ...errors import ConnectionLostError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
-from ...sessions.v2025.connection import PING_S, Connection, Hear, OwnRequest
+from ...sessions.v2025.connection import Connection, Hear, OwnRequest
 from ...sessions.v2025.shapes import read_created_task
 from ..sdk.introspection import error_of
 from .core_router import TaskRouter
@@ -24,6 +23,9 @@ from .introspection import denies_session
 from .relay import Relay
 
 __all__ = ["RelayConnection"]
+
+_MOST_DENIALS: Final = 2
+"""Polls in a row that the server answers by denying the session. Then observation ends."""
 
 
 class RelayConnection(Connection):
@@ -80,20 +82,14 @@ class RelayConnection(Connection):
             return reply
         if not denies_session(reply):
             raise error_of(errors, reply)
-        # Behind a load balancer one replica may not know the session. It has ended if a ping is denied too.
-        if await self._denies_ping():
-            raise ConnectionLostError(
-                f"The server has ended the session of the host, and has not read {errors.method}. "
-                "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
-                not_executed=True,
-            )
-        raise errors.lost(reply.message)
-
-    async def _denies_ping(self) -> bool:
-        with suppress(SessionError):
-            again = await self._relay.request(self.errors_of(OwnRequest("ping")), {}, PING_S)
-            return isinstance(again, RpcError) and denies_session(again)
-        return False
+        denied = ConnectionLostError(
+            f"The server has ended the session of the host, and has not read {errors.method}. "
+            "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
+            retryable=True,
+            not_executed=True,
+        )
+        denied.patience = _MOST_DENIALS, 0.0  # one of several replicas may not know the session
+        raise denied
 
     async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's. Nobody tells whether the answer arrives: the SDK does not.

@@ -25,7 +25,6 @@ __all__ = [
     "CREATION_S",
     "GET_STREAM",
     "MOST_WAITING",
-    "PING_S",
     "SILENCE_S",
     "Connection",
     "Hear",
@@ -43,9 +42,6 @@ GET_STREAM: Final = "the GET stream"
 
 SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
-
-PING_S: Final = 10.0
-"""Seconds for the ``ping`` that tells whether an MCP session has ended."""
 
 CREATION_S: Final = 5.0
 """Seconds that a question waits for the reply to a ``tools/call`` that may have made the task that asks. Two
@@ -171,8 +167,7 @@ class Connection(ABC):
         introduction: The server's words about itself in the handshake; empty before that.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
-        lost: Whether the server has denied the session to the latest request and to a ``ping`` after it, so
-            that another one can be begun.
+        lost: Whether the server has denied the session to the latest request, so that another one is begun.
         acknowledges: Whether :meth:`answer` returns only when the server has the answer.
         reaches_others: Whether a task of another MCP session can be gone on with there.
         calls: The ``tools/call`` that are under way, in the order of their beginning.

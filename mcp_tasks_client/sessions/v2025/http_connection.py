@@ -34,7 +34,6 @@ from ..json_text import encode_json
 from ..request_errors import CREDENTIAL_STATUSES
 from .connection import (
     GET_STREAM,
-    PING_S,
     SILENCE_S,
     Connection,
     Hear,
@@ -52,9 +51,8 @@ _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _EVENTS: Final = "text/event-stream"
 
-_DENIALS: Final = frozenset({400, 404})
-"""HTTP statuses with which a server denies an MCP session, or something else is wrong."""
-
+_NOT_FOUND: Final = 404
+_BAD_REQUEST: Final = 400
 _SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 _NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
 
@@ -245,29 +243,14 @@ class HttpConnection(Connection):
         try:
             reply = await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
         except SessionError as error:
-            denied = self.session_id is not None and self._begun and _may_deny_session(error)
-            self.lost = denied and await self._is_denied_again(message.context)
+            self.lost = self.session_id is not None and self._begun and _denies_session(error)
             if self.lost:
                 error.retryable = True
-                error.not_executed = _is_about_session(error)
+                error.not_executed = error.code is None or _names_session(error)
                 self.listening.set()
-            elif denied and message.errors.method != "tools/call":
-                error.retryable = True  # one of several servers has not heard of the session
             raise
         self.lost = False
         return reply
-
-    async def _is_denied_again(self, context: object) -> bool:
-        """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
-        own = OwnRequest("ping", context=context)
-        ping = self._post(own)
-        try:
-            await self._channel.exchange(
-                ping, partial(self._read, own, ping), silence_s=PING_S, total_s=PING_S
-            )
-        except SessionError as error:
-            return _may_deny_session(error)
-        return False
 
     def _get(self, own: OwnRequest) -> Message:
         headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
@@ -292,10 +275,15 @@ class HttpConnection(Connection):
         return headers
 
 
-def _may_deny_session(error: SessionError) -> bool:
-    return error.http_status in _DENIALS and error.code not in _NOT_ABOUT_SESSIONS
+def _denies_session(error: SessionError) -> bool:
+    """Whether an error says that there is no such MCP session.
+
+    HTTP 404 says so by itself. Source: 2025-11-25, Streamable HTTP, "Session Management", rules 3 and 4.
+    """
+    if error.http_status == _NOT_FOUND:
+        return error.code not in _NOT_ABOUT_SESSIONS
+    return error.http_status == _BAD_REQUEST and _names_session(error)
 
 
-def _is_about_session(error: SessionError) -> bool:
-    """Whether a denial cannot be the words of a tool that has run."""
-    return error.code is None or _SESSION_WORDS.search(error.remote_message) is not None
+def _names_session(error: SessionError) -> bool:
+    return _SESSION_WORDS.search(error.remote_message) is not None

@@ -17,7 +17,7 @@ from .proxy import Lane, Look, Passed
 from .received import errands
 from .run import WAYS, storm
 from .verdict import Noted, Voyage, breaches, unheard
-from .weather import BREAKS, DENIALS, Fate, Weather
+from .weather import BREAKS, DENIALS, Fate, Weather, What
 
 SHORT: Final = 4
 LONG: Final = 400
@@ -173,13 +173,25 @@ def test_a_session_of_the_sdks_may_end_with_what_it_could_not_send_and_only_then
     assert list(breaches(voyage)) == []
 
 
-def test_a_session_that_is_denied_twice_is_taken_for_lost() -> None:
+@pytest.mark.parametrize(
+    ("polls", "lost"),
+    [
+        (["no_session"], False),
+        (["no_session", "passes", "not_found"], False),
+        (["no_session", "unavailable", "not_found"], True),
+        (["no_session", "not_found"], True),
+    ],
+)
+def test_a_session_that_is_denied_to_two_polls_in_a_row_is_taken_for_lost(
+    polls: list[What], lost: bool
+) -> None:
     voyage = good()
     fails(voyage)
-    voyage.lane.passed.append(exchange(2.0, "tasks/get", what="no_session"))
-    assert list(breaches(voyage))
-    voyage.lane.passed.append(exchange(1.9, "ping", what="no_session"))
-    assert list(breaches(voyage)) == []
+    voyage.log[-1] = replace(voyage.log[-1], at=9.0)
+    voyage.lane.passed += [
+        exchange(2.0 + number, "tasks/get", what=what) for number, what in enumerate(polls)
+    ]
+    assert bool(list(breaches(voyage))) is not lost
 
 
 def test_a_reply_that_is_lost_twice_is_waited_for_for_ever_and_one_that_is_lost_once_is_not() -> None:

@@ -8,13 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from .host import ALIKE, CALLS, RELATED, SAYS, Way, mark, thought
 from .proxy import Lane, Look, Passed
 from .received import SEEN_S, answered_late, unserved
-from .weather import BREAKS, DENIALS
+from .weather import BREAKS, DENIALS, FAIR
 
 __all__ = ["Noted", "Voyage", "breaches", "hidden", "read_log", "unheard"]
 
@@ -138,7 +139,7 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     unseen = not created and text.startswith("OutcomeUnknownError")
     # What is run for a server is known in one session only, and the server tells of it in its result.
     of_ours = "result_error" in text or "Failed to retrieve task" in text
-    lost |= gone_with_it and of_ours and "Task not found" in text
+    lost |= (forgotten or bool(_denied(voyage.lane, one.at))) and of_ours and "Task not found" in text
     # mcp 1.30 ends the session in which a tasks/result is cancelled in the instant in which its task ends.
     ends_session = voyage.kind == "python" and any(at < one.at for at in _taken_back(voyage.lane).values())
     lost |= ends_session and text.startswith("TaskNotFoundError")
@@ -259,19 +260,29 @@ def _how_many_asked(voyage: Voyage, last: Look) -> int:
     )
 
 
-def _given_up(lane: Lane, before: float) -> set[str | None]:
-    """The sessions that were taken for lost by then, since a ping in them was denied as well."""
+def _denied(lane: Lane, before: float) -> set[str | None]:
+    """The sessions that were denied by then to a request about a task. The next one is asked as well."""
     return {
         one.session_id
         for one in lane.passed
-        if one.method == "ping" and one.fate.what in DENIALS and one.at < before
+        if one.method in ("tasks/get", "tasks/cancel") and one.fate.what in DENIALS and one.at < before
     }
+
+
+def _given_up(lane: Lane, before: float) -> set[str | None]:
+    """The sessions that were denied by then to two polls of a task in a row. The task is not found then."""
+    polls: dict[tuple[str | None, str], list[bool]] = {}
+    for one in lane.passed:
+        denied = one.fate.what in DENIALS
+        if one.method == "tasks/get" and one.at < before and (denied or one.fate.what in FAIR):
+            polls.setdefault((one.session_id, one.message["params"]["taskId"]), []).append(denied)
+    return {session_id for (session_id, _), denied in polls.items() if (True, True) in pairwise(denied)}
 
 
 def _unanswerable(lane: Lane) -> bool:
     """Whether the server has asked something in a session that was lost before it had the answer."""
     end = lane.passed[-1].at
-    gone = _given_up(lane, end) | (lane.forgotten if lane.forgets_at < end else set())
+    gone = _denied(lane, end) | (lane.forgotten if lane.forgets_at < end else set())
     asked = {ask.message["id"] for one in lane.passed if one.session_id in gone for ask in one.asks}
     replied = {one.message.get("id") for one in lane.passed if not one.method and one.reached}
     return bool(asked - replied)

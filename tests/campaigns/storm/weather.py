@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["BREAKS", "DENIALS", "Fate", "Weather", "What"]
+__all__ = ["BREAKS", "DENIALS", "FAIR", "Fate", "Weather", "What"]
 
 What: TypeAlias = Literal[
     "passes",
@@ -30,6 +30,7 @@ _SPARED: Final = frozenset({"server/discover", "initialize", "notifications/init
 """Without them there is no call."""
 
 DENIALS: Final[frozenset[What]] = frozenset({"no_session", "not_found"})
+FAIR: Final[frozenset[What]] = frozenset({"passes", "delayed"})
 _OF_CALLS: Final[tuple[What, ...]] = ("delayed",)
 """Whether a call whose connection breaks was carried out is another matter."""
 

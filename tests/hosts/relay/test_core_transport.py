@@ -19,7 +19,7 @@ from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions.v2025.session_data import SentAnswer, SessionData
 from tests._requirements import requirement
-from tests.kit.older_server import TASK, TASKS, OlderServer, text
+from tests.kit.older_server import TASK, TASKS, Arrived, OlderServer, text
 
 from ._host_session import FORM, LIMIT_S, MARK, QUICK, RESULT, HostSession, connected, question
 
@@ -706,21 +706,22 @@ async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_t
 
 
 @pytest.mark.parametrize("code", [32600, -32600], ids=["of mcp 1.x", "of mcp 2.x"])
-@pytest.mark.parametrize("ended", [True, False])
-async def test_a_denied_session_has_ended_if_a_ping_is_denied_as_well(
-    server: OlderServer, code: int, ended: bool
+@pytest.mark.parametrize("denied", [1, 2])
+async def test_a_session_has_ended_once_it_is_denied_to_two_polls_in_a_row(
+    server: OlderServer, code: int, denied: int
 ) -> None:
-    denials = [RpcError(code, "Session terminated", None)]
-    server.replies["tasks/get"] = lambda arrived: (
-        denials[0] if ended or len(server.of("ping")) < 1 else server.task
-    )
-    server.replies["ping"] = lambda arrived: denials[0] if ended else {}
-    async with connected(server) as session:
-        request_id = await session.send("tools/call", {"name": "slow"})
-        await server.until(lambda: server.of("ping"))
+    denial = RpcError(code, "Session terminated", None)
+
+    def poll(arrived: Arrived) -> Any:
+        if len(server.of("tasks/get")) <= denied:
+            return denial
         server.task["status"] = "completed"
-        reply = await session.reply_to(request_id)
-    if ended:
+        return server.task
+
+    server.replies["tasks/get"] = poll
+    async with connected(server) as session:
+        reply = await session.reply_to(await session.send("tools/call", {"name": "slow"}))
+    if denied > 1:
         assert reply.code == -32603
         assert "ended the session" in reply.message
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -215,6 +216,31 @@ async def test_a_task_of_an_unknown_session_is_not_found_and_nobody_is_told_to_c
 
 
 # ── the end of a session ──────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:lost-session", "law:7")
+@pytest.mark.parametrize("denied", [1, 2])
+async def test_a_session_is_over_once_it_is_denied_to_two_polls_in_a_row(
+    wire: OlderServer, denied: int
+) -> None:
+    """One of several replicas, or a gateway, may deny it by mistake. No other session knows the task."""
+    polls = itertools.count(1)
+
+    def poll(arrived: Arrived) -> JSONObject | httpx.Response:
+        if arrived.session_id != "s1":
+            return refusal(-32602, NO_SUCH_TASK, 200, arrived.message["id"])
+        number = next(polls)
+        if 2 <= number < 2 + denied:
+            return refusal(-32001, "Session not found", 404)
+        return forever(arrived) | ({"status": "completed"} if number > 4 else {})
+
+    wire.replies["tasks/get"] = poll
+    async with by_url(wire) as client:
+        if denied == 1:
+            assert text(await client.call_tool("slow")) == "done"
+        else:
+            with pytest.raises(TaskNotFoundError, match="ended the session that the task was made in"):
+                await client.call_tool("slow")
 
 
 @pytest.mark.parametrize("tool", ["plain", "slow"])
