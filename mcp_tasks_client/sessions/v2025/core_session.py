@@ -294,7 +294,7 @@ class CoreTasksSession(Session):
         self._unfinished.discard(own.request_id)
         if created is None:
             return Returned(result)
-        task = self._tracker.add_created(str(created["taskId"]), connection, context)
+        task = self._tracker.add(str(created["taskId"]), connection, context)
         task.progress_token = shapes.read_progress_token(params)
         meta = created.pop("_meta", None)
         task.meta = meta if isinstance(meta, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -80,7 +81,7 @@ class Inbound:
             self._tell(message)
         match method:
             case "notifications/tasks/status" if isinstance(params.get("taskId"), str):
-                self._tracker.take_status(params["taskId"], params, connection, source.context)
+                self._tracker.take_status(params["taskId"], params)
             case "notifications/progress":
                 self._tracker.take_progress(params)
             case "notifications/tools/list_changed":
@@ -102,10 +103,10 @@ class Inbound:
         source: OwnRequest,
     ) -> None:
         name = connection, request_id
-        received = self._receiver.concerns(method, params)
-        asks = method in QUESTIONS and not received
-        # A stream of its own says nothing of the call that a question is about.
-        calls = tuple(connection.calls) if asks and source.method == GET_STREAM else ()
+        asks = method in QUESTIONS and not self._receiver.concerns(method, params)
+        # A stream of its own says nothing of the call that a question is about. A mark names a task instead.
+        says_no_call = source.method == GET_STREAM or read_related_task(params) is not None
+        calls = tuple(connection.calls) if asks and says_no_call else ()
         task = self._task_of(connection, params, source, calls) if asks else None
         if task is not None:
             self._ask(task, name, method, params, source)
@@ -140,7 +141,7 @@ class Inbound:
         """
         marked = read_related_task(params)
         if marked is not None:
-            return self._tracker.add(marked, connection, source.context)
+            return self._tracker.find(marked)
         if source.task_id is not None:
             return self._tracker.find(source.task_id)
         # FastMCP 3 asks on the GET stream, without a mark. A call that goes on may be meant by that.
@@ -148,12 +149,23 @@ class Inbound:
             return self._tracker.only_task_of(connection)
         return None
 
-    async def _wait_for_tasks(self, connection: Connection, calls: Sequence[OwnRequest]) -> None:
-        """Return when these calls have made their tasks: the question of one may come before the task."""
+    async def _wait_for_tasks(
+        self, connection: Connection, calls: Sequence[OwnRequest], *, marked: bool
+    ) -> None:
+        """Return when these calls have made their tasks: the question of one may come before the task.
+
+        Without a mark, a plain call may be meant after a while.
+        """
+        if self._waiting >= MOST_WAITING:
+            return
         tasks = [call for call in calls if "task" in call.params]
-        deadline = self._clock.monotonic() + CREATION_S
-        while (left_s := deadline - self._clock.monotonic()) > 0 and _still(connection, tasks):
-            await self._clock.wait(connection.call_ended, left_s)
+        deadline = self._clock.monotonic() + (math.inf if marked else CREATION_S)
+        self._waiting += 1
+        try:
+            while (left_s := deadline - self._clock.monotonic()) > 0 and _still(connection, tasks):
+                await self._clock.wait(connection.call_ended, None if marked else left_s)
+        finally:
+            self._waiting -= 1
 
     async def _reply(
         self,
@@ -168,19 +180,20 @@ class Inbound:
         connection, request_id = name
         try:
             with scope:
-                if calls and self._waiting < MOST_WAITING:
-                    self._waiting += 1
-                    try:
-                        await self._wait_for_tasks(connection, calls)
-                    finally:
-                        self._waiting -= 1
+                received = self._receiver.concerns(method, params)
+                marked = not received and read_related_task(params) is not None
+                if calls:
+                    await self._wait_for_tasks(connection, calls, marked=marked)
                     task = self._task_of(connection, params, source, calls)
                     if task is not None:
                         self._ask(task, name, method, params, source)
                         return
+                if marked and method in QUESTIONS:
+                    logger.warning("A question is passed over: nobody here waits for the task that asks it")
+                    return
                 context = self._context_of(connection, source, calls)
                 answer: Reply = {}
-                if self._receiver.concerns(method, params):
+                if received:
                     answer = await self._receiver.handle(method, params, connection.name, request_id, context)
                 elif method in QUESTIONS:
                     asked = InputContext(tool=None, key=str(request_id), task=None, context=context)

@@ -96,12 +96,6 @@ class QuestionLog:
         self._open.append(new)
         return "new"
 
-    def take_over(self, later: QuestionLog) -> None:
-        """Take the requests that another log has heard since this one ended."""
-        for entry in later._open:
-            if entry.request_id is not None:
-                self.hear(entry.request_id, entry.request)
-
     def withdraw(self, request_id: RequestId) -> bool:
         """Drop a question that the server has cancelled. Returns whether there was one."""
         withdrawn = self._behind(request_id)

@@ -46,10 +46,7 @@ _UNOBSERVED_S: Final = 1.0
 """Seconds after which the ``tasks/result`` of a task that nobody observes is cancelled."""
 
 _FORGET_S: Final = 60.0
-"""Seconds after which a task is forgotten that was heard of, and that nobody has begun to observe."""
-
-_MAX_TASKS_HEARD_OF: Final = 1000
-"""Tasks that are known from nothing but the server's requests, at most."""
+"""Seconds after which a task is forgotten that nobody has begun to observe."""
 
 _CLOSE_S: Final = 1.0
 """Seconds for all open requests to be cancelled while the client closes."""
@@ -102,9 +99,6 @@ class TrackedTask:
     progress_token: str | int | None = None
     progress: JSONObject | None = None
     progress_at: float = -math.inf
-    is_hearsay: bool = False
-    """Whether all that is known of the task was heard since it was last driven here, if it ever was."""
-
     silenced: bool = False
     """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
 
@@ -186,28 +180,11 @@ class TaskTracker:
         found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
         return found[0] if len(found) == 1 else None
 
-    def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask | None:
-        """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
-        heard_of = sum(not task.observed for task in self._tasks.values())
-        task = self._tasks.get(task_id)
-        if task is None and heard_of < _MAX_TASKS_HEARD_OF:
-            task = self.add_created(task_id, connection, context)
-            task.is_hearsay = True
-        return task
-
-    def add_created(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
-        """A task that a call has created. The server may have spoken of it before."""
-        task = self._tasks.get(task_id)
-        if task is None:
-            task = TrackedTask(
-                task_id,
-                connection,
-                QuestionLog(SessionData()),
-                since=self._clock.monotonic(),
-                context=context,
-            )
-            self._tasks[task_id] = task
-        task.is_hearsay = False
+    def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
+        """Take up a task that a call has created."""
+        questions, since = QuestionLog(SessionData()), self._clock.monotonic()
+        task = TrackedTask(task_id, connection, questions, since=since, context=context)
+        self._tasks[task_id] = task
         return task
 
     def latest_context(self) -> object:
@@ -219,8 +196,6 @@ class TaskTracker:
         task = self._tasks.get(ref.task_id)
         if task is None or ref.session_data in (None, task.built_from):
             return task
-        if task.is_hearsay:
-            return None  # the journal knows of questions that were asked before
         return task if SessionData.read(ref.session_data).owner == self.owner else None
 
     def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
@@ -242,8 +217,6 @@ class TaskTracker:
             task.in_another = not connection.reaches_others  # else its own session has ended
         elif data.result_id is not None:
             task.abandoned = data.result_id, data.event_id
-        if before is not None and before.is_hearsay and before.connection is connection:
-            task.questions.take_over(before.questions)
         self._tasks[ref.task_id] = task
         self.begin(self._settle_abandoned, task)
         return task
@@ -300,11 +273,9 @@ class TaskTracker:
         with suppress(MalformedError):
             self._running[1].deliver(self.snapshot(task, raw))
 
-    def take_status(self, task_id: str, params: JSONObject, connection: Connection, context: object) -> None:
+    def take_status(self, task_id: str, params: JSONObject) -> None:
         """Take a ``notifications/tasks/status``. It tells when to fetch the result or the questions."""
         task, raw = self._tasks.get(task_id), rename_task_fields(params)
-        if task is None and connection.calls:
-            task = self.add(task_id, connection, context)  # told before the reply that creates the task
         if task is None:
             return
         match raw.get("status"):

@@ -605,31 +605,7 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
         await stream.closed_by_client.wait()
 
 
-@pytest.mark.parametrize("words", ["Dog?", "Name?"])
-async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_is_heard(
-    wire: OlderServer, words: str
-) -> None:
-    """No server of this generation asks it again. It may read like a question that is answered."""
-    clock = ManualClock()
-    async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
-        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
-
-        def ask_once_more(arrived: Arrived) -> httpx.Response:
-            stream.event(question(1, words))
-            return httpx.Response(202)
-
-        wire.replies["notifications/cancelled"] = ask_once_more
-        ref = observed.kept.pop(TASK)
-        await clock.advance(1.0)
-        await stream.closed_by_client.wait()
-        observed.observe(ref)
-        asked = await session.get(ref)
-        assert asks(asked)
-        assert key_of(asked) != key_of(snapshot)
-        await session.update(ref, {key_of(asked): ANSWER})
-        assert [one.message["id"] for one in wire.of("answer")] == [0, 1]
-
-
+@requirement("law:7")
 async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: OlderServer) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
     clock, wire.server_stream = ManualClock(), Stream()

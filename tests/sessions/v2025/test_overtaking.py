@@ -75,12 +75,22 @@ async def called(
 
 @requirement("2025:any-stream")
 @pytest.mark.parametrize("answered", ["by nobody", "by a callback"])
-async def test_a_question_waits_for_the_task_that_asks_it(wire: OlderServer, answered: str) -> None:
+@pytest.mark.parametrize(
+    ("marked", "where"),
+    [(False, "stream of the session"), (True, "stream of the session"), (True, "stream of the call")],
+)
+async def test_a_question_waits_for_the_task_that_asks_it(
+    wire: OlderServer, answered: str, where: str, *, marked: bool
+) -> None:
     inputs = Callbacks() if answered == "by nobody" else Callbacks(elicitation=decline)
-    async with called(wire, "slow", inputs=inputs) as (observed, call, ends, _):
+    clock = ManualClock()
+    async with called(wire, "slow", inputs=inputs, clock=clock) as (observed, call, ends, _):
         assert wire.server_stream is not None
-        wire.server_stream.event(UNMARKED)
+        stream = call if where == "stream of the call" else wire.server_stream
+        stream.event(question("q", COLOR) if marked else UNMARKED)
         await anyio.wait_all_tasks_blocked()
+        if marked:
+            await clock.advance(10 * connection.CREATION_S)
         call.reply({"task": wire.task})
         await anyio.wait_all_tasks_blocked()
         (created,) = ends
@@ -90,6 +100,28 @@ async def test_a_question_waits_for_the_task_that_asks_it(wire: OlderServer, ans
         (request,) = (asked.task.input_requests or {}).values()
         assert request["params"]["message"] == COLOR
     assert wire.of("answer") == [], "it is the task's, and not answered beside it"
+
+
+@requirement("law:10")
+@pytest.mark.parametrize("method", ["elicitation/create", "notifications/tasks/status"])
+async def test_a_task_that_no_call_has_made_is_neither_asked_about_nor_believed(
+    wire: OlderServer, method: str
+) -> None:
+    """As one of another client in the same MCP session. Whoever waits for it answers."""
+    observed = Observed()
+    async with wire.session(observed, inputs=Callbacks(elicitation=decline)) as session:
+        await session.call(ToolCall(name="plain"), nothing)
+        assert wire.server_stream is not None
+        told = {**wire.task, "taskId": "another", "status": "input_required"}
+        wire.server_stream.event(
+            question("q", COLOR, task_id="another")
+            if method == "elicitation/create"
+            else {"jsonrpc": "2.0", "method": method, "params": told}
+        )
+        wire.server_stream.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+        await wire.wait_for("answer")
+    assert wire.answers == {"p": {}}
+    assert observed.delivered == []
 
 
 async def test_a_plain_call_is_not_waited_for(wire: OlderServer) -> None:
