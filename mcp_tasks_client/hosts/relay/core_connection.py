@@ -31,7 +31,7 @@ _MOST_DENIALS: Final = 2
 class RelayConnection(Connection):
     """The host's MCP session. No context is of use to it, since its messages travel among the host's.
 
-    The host's transport resumes its streams itself, and tells when the connection is gone.
+    The host's transport tells when the connection is gone.
 
     Args:
         relay: Carries the messages.
@@ -61,10 +61,6 @@ class RelayConnection(Connection):
 
     async def request(self, own: OwnRequest) -> JSONObject:
         """The result of a request, which is sent at most once."""
-        if own.cursor.event_id is not None:
-            await checkpoint()
-            errors = self.errors_of(own)
-            raise errors.lost("its stream cannot be resumed over a host's session")
         if own.method != "tools/call":
             return await self._ask(own)
         with self._router.creating():

@@ -121,8 +121,7 @@ class HttpChannel:
     ) -> ReplyReader:
         """Reads the reply to a message, see :class:`ReplyReader`."""
         limit, errors = self._max_response_bytes, message.errors
-        resumes = message.verb == "GET"
-        return ReplyReader(message.request_id, limit, errors, on_message, on_line, resumes=resumes)
+        return ReplyReader(message.request_id, limit, errors, on_message, on_line)
 
     async def exchange(
         self,

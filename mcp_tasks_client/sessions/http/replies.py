@@ -39,8 +39,6 @@ class ReplyReader:
         on_message: Called with each request and notification that comes before the reply, in the stream of a
             success. Any other body ends soon: it is bounded as a whole, and may be compressed.
         on_line: Called whenever a line of a stream has come.
-        resumes: Whether the response is to a GET, and not to the request itself. An error in it that does not
-            name the request is then about the GET.
     """
 
     def __init__(
@@ -50,8 +48,6 @@ class ReplyReader:
         errors: RequestErrors,
         on_message: Callable[[JSONObject], None] | None = None,
         on_line: Callable[[], None] | None = None,
-        *,
-        resumes: bool = False,
     ) -> None:
         self._request_id = request_id
         self._max_bytes = max_bytes
@@ -60,13 +56,12 @@ class ReplyReader:
         self._on_line = on_line
         self._status = 0
         self._hears = False
-        self._resumes = resumes
         self._refusal: JSONObject | None = None
         self._strays: list[JSONObject] = []
 
     @cached_property
     def events(self) -> EventParser:
-        """Parses the stream; tells afterwards the ID of the last event, and the server's ``retry``."""
+        """Parses the stream; tells afterwards the server's ``retry``."""
         return EventParser(self._max_bytes)
 
     async def __call__(self, response: Response) -> Reply:
@@ -126,12 +121,11 @@ class ReplyReader:
             broken = error
         finally:
             await finish(chunks, drain_s)
-        passed = events.last_event_id
         try:
             # A whole event that lacks its blank line may carry a task ID. A truncated one is no JSON.
             reply = self._take(events.flush())
         except RemoteProtocolError:
-            reply, events.last_event_id = None, passed  # it has not come
+            reply = None  # it has not come
         if reply is None:
             reply = self._read_unnamed_reply(broken)
         if reply is None and broken is not None:
@@ -146,7 +140,7 @@ class ReplyReader:
         """The reply of a stream that has ended without one under our ID; ``None`` if there is none."""
         if self._refusal is not None and broken is None:  # else our reply may have been on its way
             return self._read_reply(self._refusal)
-        if len(self._strays) == 1 and self._status < 300 and not self._resumes:
+        if len(self._strays) == 1 and self._status < 300:
             return self._read_only_reply(self._strays[0])
         if self._strays:
             self._note_stray()
@@ -200,8 +194,6 @@ class ReplyReader:
     def _read_only_reply(self, message: object) -> Reply:
         if not _is_reply(message):
             raise self._malformed("JSON that is not a JSON-RPC reply")
-        if self._resumes and self._status < 300 and not self._is_ours(message):
-            raise self._malformed("a reply to another request, or to none")
         if not (self._is_ours(message) or self._is_refusal(message)):
             if self._status >= 400:  # then the status says more: the SDK's servers have the ID "server-error"
                 raise self._malformed("an error that names another request, or none")
@@ -229,7 +221,7 @@ class ReplyReader:
     def _is_refusal(self, message: JSONObject) -> bool:
         """Whether it is the error of a server that has not read the request's ID, nor the request."""
         unnamed = isinstance(message.get("error"), dict) and message.get("id") is None
-        return unnamed and not self._may_have_run and not (self._resumes and self._status < 300)
+        return unnamed and not self._may_have_run
 
     @property
     def _may_have_run(self) -> bool:

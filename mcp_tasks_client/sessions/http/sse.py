@@ -17,9 +17,6 @@ __all__ = ["EventParser", "EventTooLargeError"]
 _MOST_DIGITS: Final = 9
 """Digits of a ``retry`` in milliseconds; a longer number is read as its first nine digits."""
 
-_LONGEST_ID: Final = 4096
-"""Bytes of an event ID, at most. A longer one is ignored, since no server takes it back in a header."""
-
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
@@ -34,8 +31,6 @@ class EventParser:
         max_bytes: Bytes of one event, or of one line, at most.
 
     Attributes:
-        last_event_id: The ``id`` of the latest event that ended, of one without data too; ``""`` if none had
-            one. A stream that breaks is resumed by it.
         retry_s: Seconds that the server wants to pass before the stream is opened again; ``None`` if it
             named none.
         line_ended: Whether a line ended in the chunk that was fed last, be it a comment or an empty one.
@@ -44,14 +39,12 @@ class EventParser:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.last_event_id = ""
         self.retry_s: float | None = None
         self.line_ended = False
         self._max_bytes = max_bytes
         self._line = bytearray()
         self._data: list[bytes] = []
         self._kind = b""
-        self._id: str | None = None
         self._size = 0
         self._first = True
         self._after_cr = False
@@ -59,8 +52,7 @@ class EventParser:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """The data of each message event that these bytes complete.
 
-        Lazy: at each event that is yielded, :attr:`last_event_id` is that event's. Events of other kinds
-        than ``message``, and those without data, are not yielded.
+        Events of other kinds than ``message``, and those without data, are not yielded.
 
         Raises:
             EventTooLargeError: An event is larger than ``max_bytes``.
@@ -100,8 +92,6 @@ class EventParser:
                 self._size += len(value) + 1
             case b"event":
                 self._kind = value
-            case b"id" if b"\0" not in value and len(value) <= _LONGEST_ID:
-                self._id = value.decode("utf-8", "replace")
             case b"retry" if value.isdigit():
                 self.retry_s = int(value[:_MOST_DIGITS]) / 1000
             case b"" if not line:
@@ -113,7 +103,5 @@ class EventParser:
         data, kind = b"\n".join(self._data), self._kind
         self._data.clear()
         self._kind, self._size = b"", 0
-        if self._id is not None:
-            self.last_event_id, self._id = self._id, None
         if kind in (b"", b"message") and data.strip():
             yield data.decode("utf-8", "replace")

@@ -29,7 +29,6 @@ __all__ = [
     "Connection",
     "Hear",
     "OwnRequest",
-    "StreamCursor",
     "finish_soon",
     "is_answer",
     "new_request_id",
@@ -52,17 +51,6 @@ MOST_WAITING: Final = 100
 
 _LAST_WORD_S: Final = 1.0
 """Seconds for the reply to a request whose caller goes away."""
-
-
-@dataclass(slots=True)
-class StreamCursor:
-    """How far a stream was read."""
-
-    event_id: str | None = None
-    """The ID of its last event; ``None`` if the server gives none, so that the stream cannot be resumed."""
-
-    retry_s: float | None = None
-    """Seconds that the server wants to pass before the stream is opened again."""
 
 
 def new_request_id() -> str:
@@ -88,10 +76,6 @@ class OwnRequest:
 
     request_id: RequestId = field(default_factory=new_request_id)
     """Its JSON-RPC ID, by which another process can cancel it."""
-
-    cursor: StreamCursor = field(default_factory=StreamCursor)
-    """Moved as the stream of the reply is read. If it stands at an event from the start, another process has
-    sent the request, and only the rest of the stream is read."""
 
 
 def offer(capabilities: JSONObject, client_info: JSONObject, context: object) -> OwnRequest:

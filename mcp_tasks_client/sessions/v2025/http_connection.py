@@ -3,9 +3,8 @@
 The server's own messages come among the events of any response, and on the stream that a GET opens. Servers
 allow one such stream a session, and do not send again what they said while there was none.
 
-A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
-A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
-stream ends early is not lost.
+The stream of the session is opened again when it ends, after the ``retry`` that the server named. A reply
+whose stream ends before it is lost: no stream is resumed by its last event.
 
 Servers bind tasks to a session, and end them with it, so that a DELETE ends only one in which none lives.
 """
@@ -15,20 +14,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import anyio
 
 from ...aio.clock import Clock
-from ...errors import ConnectionLostError, SessionError
+from ...errors import SessionError
 from ...policy import growing_delay
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, reply_fields
-from ...protocol.text import header_value
 from ..http.body import drain
 from ..http.channel import HttpChannel, Message, ReadResponse
 from ..http.headers import FIXED_HEADERS
+from ..http.replies import ReplyReader
 from ..http.transport import Response
 from ..json_text import encode_json
 from ..request_errors import CREDENTIAL_STATUSES
@@ -38,8 +36,6 @@ from .connection import (
     Connection,
     Hear,
     OwnRequest,
-    StreamCursor,
-    is_answer,
     offer,
     read_agreed_version,
 )
@@ -64,9 +60,6 @@ open. It notices within milliseconds that we have closed that one."""
 
 _LONGEST_RETRY_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 3600.0
-_MOST_RESUMPTIONS: Final = 5
-"""Attempts in a row to resume a stream that bring no event. They take about half a minute."""
-
 _NO_STREAM: Final = frozenset({400, 404, 405, 406, 501}) | CREDENTIAL_STATUSES
 """HTTP statuses with which a server says that it has no GET stream."""
 
@@ -103,22 +96,23 @@ class HttpConnection(Connection):
         self._begun = session_id is not None
 
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
-        result = await self.request(offer(capabilities, client_info, self.context))
+        own = offer(capabilities, client_info, self.context)
+        message = self._post(own)
+
+        async def read(response: Response) -> Reply:
+            self.session_id = response.header(_SESSION_ID) or None
+            return await self._reader(own, message)(response)
+
+        result = await self._send(message, read, own.silence_s)
         self._version, self._begun = read_agreed_version(result), True
         initialized = OwnRequest("notifications/initialized", context=self.context)
         await self._tell(initialized, {"method": initialized.method})
         return result
 
     async def request(self, own: OwnRequest) -> JSONObject:
-        """The result of a request, which is sent at most once. A stream that breaks is resumed."""
-        sent_before = own.cursor.event_id is not None
-        if not sent_before:
-            try:
-                return await self._exchange(self._post(own), own)
-            except ConnectionLostError as error:
-                if own.cursor.event_id is None or error.not_executed:
-                    raise
-        return await self._resume(own)
+        """The result of a request, which is sent at most once."""
+        message = self._post(own)
+        return await self._send(message, self._reader(own, message), own.silence_s)
 
     async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
@@ -131,11 +125,14 @@ class HttpConnection(Connection):
 
     async def listen(self, context: Callable[[], object]) -> None:
         """Keep the GET stream open. Returns when the server has none, or the session has ended."""
-        cursor, refusals, failures = StreamCursor(), 0, 0
+        retry_s, refusals, failures = 0.0, 0, 0
         while True:
             begun, asked_s = self._clock.monotonic(), 0.0
+            own = OwnRequest(GET_STREAM, context=context())
+            message = self._get(own)
+            reader = self._reader(own, message)
             try:
-                await self._open_stream(OwnRequest(GET_STREAM, context=context(), cursor=cursor))
+                await self._open_stream(message, reader)
             except SessionError as error:
                 asked_s, status = error.retry_after_s or 0.0, error.http_status
                 refusals = refusals + 1 if status in _NO_STREAM else 0
@@ -148,7 +145,10 @@ class HttpConnection(Connection):
                 self.listening.set()  # no call has to wait for a stream that does not stay
             if refusals >= _MOST_REFUSALS or status == 405:
                 return
-            await self._pause(cursor, failures, asked_s, _CONFLICT_RETRY_S if conflict else _RETRY_S)
+            if reader.events.retry_s is not None:
+                retry_s = reader.events.retry_s
+            backoff_s = growing_delay(_CONFLICT_RETRY_S if conflict else _RETRY_S, failures, _LONGEST_RETRY_S)
+            await self._clock.sleep(min(max(backoff_s, retry_s, asked_s), _LONGEST_PAUSE_S))
 
     async def end(self) -> None:
         """End the session by a DELETE, if the server gave it an ID."""
@@ -158,74 +158,34 @@ class HttpConnection(Connection):
         headers = self._own_headers()
         headers.pop("Content-Type", None)
         message = Message(own.request_id, b"", headers, self.errors_of(own), "DELETE", own.context)
-        await self._channel.exchange(message, self._reader_of(message), silence_s=self._timeout_s)
+        await self._channel.exchange(message, self._no_reply(message), silence_s=self._timeout_s)
 
-    # ── streams ───────────────────────────────────────────────────────────────────────────────
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
 
-    async def _open_stream(self, own: OwnRequest) -> None:
-        message = self._get(own)
+    async def _open_stream(self, message: Message, reader: ReplyReader) -> None:
+        """Read the GET stream to its end."""
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
-                return await self._read(own, message, response)
+                return await reader(response)
             self.listening.set()
             try:
-                return await self._read(own, message, response)
+                return await reader(response)
             finally:
                 self.listening = anyio.Event()
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
-    async def _resume(self, own: OwnRequest) -> JSONObject:
-        cursor, failures = own.cursor, 0
-        while True:
-            await self._pause(cursor, failures)
-            before = cursor.event_id
-            try:
-                return await self._exchange(self._get(own), own)
-            except SessionError as error:
-                if is_answer(error):
-                    raise
-                failures = 0 if cursor.event_id != before else failures + 1
-                if not isinstance(error, ConnectionLostError) or failures >= _MOST_RESUMPTIONS:
-                    # That a GET was not sent, or was refused, says nothing of the request that it resumes.
-                    raise self.errors_of(own).lost("its stream cannot be resumed") from error
-
-    async def _pause(
-        self, cursor: StreamCursor, failures: int, asked_s: float = 0.0, first_s: float = _RETRY_S
-    ) -> None:
-        backoff_s = growing_delay(first_s, failures, _LONGEST_RETRY_S)
-        wanted_s = cursor.retry_s or 0.0
-        await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s), _LONGEST_PAUSE_S))
-
-    async def _read(self, own: OwnRequest, message: Message, response: Response) -> Reply:
-        if own.method == "initialize":
-            self.session_id = response.header(_SESSION_ID) or None
-        cursor = own.cursor
-
-        def hear(said: JSONObject) -> None:
-            cursor.event_id = read.events.last_event_id or cursor.event_id
-            self._hear(self, said, own)
-
-        read = self._channel.reader(message, hear)
-        try:
-            return await read(response)
-        finally:
-            events = read.events
-            cursor.event_id = events.last_event_id or cursor.event_id
-            cursor.retry_s = cursor.retry_s if events.retry_s is None else events.retry_s
-
-    # ── requests ──────────────────────────────────────────────────────────────────────────────
-
-    async def _exchange(self, message: Message, own: OwnRequest) -> JSONObject:
-        return await self._send(message, partial(self._read, own, message), own.silence_s)
+    def _reader(self, own: OwnRequest, message: Message) -> ReplyReader:
+        """Reads the reply to a request, and passes on what the server says before it."""
+        return self._channel.reader(message, lambda said: self._hear(self, said, own))
 
     async def _tell(self, own: OwnRequest, body: JSONObject) -> None:
         """Send what has no reply."""
         message = self._post(own, body)
-        await self._send(message, self._reader_of(message), None)
+        await self._send(message, self._no_reply(message), None)
 
-    def _reader_of(self, message: Message) -> ReadResponse:
+    def _no_reply(self, message: Message) -> ReadResponse:
         """Reads the response to what has no reply."""
 
         async def read(response: Response) -> Reply:
@@ -255,8 +215,6 @@ class HttpConnection(Connection):
     def _get(self, own: OwnRequest) -> Message:
         headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
         headers.pop("Content-Type", None)
-        if own.cursor.event_id is not None:
-            headers["Last-Event-ID"] = header_value(own.cursor.event_id)
         return Message(own.request_id, b"", headers, self.errors_of(own), "GET", own.context)
 
     def _post(self, own: OwnRequest, body: JSONObject | None = None) -> Message:

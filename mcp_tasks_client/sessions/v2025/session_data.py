@@ -58,9 +58,6 @@ class SessionData:
     result_id: _Id | None = None
     """The JSON-RPC ID of the open ``tasks/result``, to which the server may deliver the next question."""
 
-    event_id: str | None = None
-    """The last event ID of that request's stream when a question of the stream was last journaled."""
-
     progress_token: str | int | None = None
     """The token by which the server tells the progress of the task."""
 

@@ -8,8 +8,7 @@ comes on it, and the result. Three rules keep questions from being lost:
   context of that request, and would abort it.
 - A ``tasks/result`` whose stream has lost its reader is cancelled by its JSON-RPC ID, which is journaled,
   as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
-  process that takes the task over. Otherwise the server would deliver the next question to it. Or its stream
-  is resumed, if the server gave its events IDs.
+  process that takes the task over. Otherwise the server would deliver the next question to it.
 - A message of the server between two polls is delivered at once, as a snapshot of the task.
 """
 
@@ -33,7 +32,7 @@ from ...protocol.replies import Reply, RpcError
 from ...protocol.task import TERMINAL_STATUSES, read_task
 from ...protocol.text import shorten
 from ..base import ObservedTasks, Snapshot, TaskRef, latest_context
-from .connection import SILENCE_S, Connection, OwnRequest, StreamCursor, is_answer, new_request_id
+from .connection import SILENCE_S, Connection, OwnRequest, is_answer, new_request_id
 from .question_log import QuestionLog
 from .session_data import SessionData
 from .shapes import inline_result, rename_task_fields
@@ -103,11 +102,8 @@ class TrackedTask:
     """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
 
     result: OpenResult | None = None
-    abandoned: tuple[RequestId, str | None] | None = None
-    """A ``tasks/result`` that may be open without a reader: its ID, and the last event ID of its stream."""
-
-    event_id: str | None = None
-    """Where the stream of the open ``tasks/result`` stood when the questions were last changed."""
+    abandoned: RequestId | None = None
+    """The ID of a ``tasks/result`` that may be open at the server without a reader."""
 
     reopen_at: float = -math.inf
     failures: int = 0
@@ -127,15 +123,12 @@ class TrackedTask:
 
     def data(self, owner: str) -> SessionData:
         """The ``session_data`` that the journal is to keep."""
-        result_id, event_id = self.abandoned or (None, None)
-        if self.result is not None and self.reply is None:
-            result_id, event_id = self.result.own.request_id, self.event_id
+        is_open = self.result is not None and self.reply is None
         data = SessionData(
             owner=owner,
             session_id=self.connection.session_id,
             cancellable=self.connection.cancels_tasks,
-            result_id=result_id,
-            event_id=event_id,
+            result_id=self.result.own.request_id if self.result is not None and is_open else self.abandoned,
             progress_token=self.progress_token,
         )
         return self.questions.dump(data)
@@ -215,8 +208,8 @@ class TaskTracker:
         if data.session_id is not None and data.session_id != connection.session_id:
             task.questions.lose_session()
             task.in_another = not connection.reaches_others  # else its own session has ended
-        elif data.result_id is not None:
-            task.abandoned = data.result_id, data.event_id
+        else:
+            task.abandoned = data.result_id
         self._tasks[ref.task_id] = task
         self.begin(self._settle_abandoned, task)
         return task
@@ -328,7 +321,6 @@ class TaskTracker:
         """Take a question of a task's. Returns whether there was room for it."""
         heard = task.questions.hear(request_id, request)
         if heard == "new":
-            task.event_id = task.result.own.cursor.event_id if task.result is not None else None
             task.news.set()
             self.deliver(task)
         return heard != "too many"
@@ -359,13 +351,8 @@ class TaskTracker:
             return
         task.observed = True
         self.changed.set()  # from now on it matters whether the task is observed still
-        self._open(task, new_request_id(), None)
-
-    def _open(self, task: TrackedTask, request_id: RequestId, event_id: str | None) -> None:
-        """Send ``tasks/result``, or go on reading the stream of one from an event."""
-        params, cursor = {"taskId": task.task_id}, StreamCursor(event_id)
-        own = OwnRequest("tasks/result", params, task.context, task.task_id, SILENCE_S, request_id, cursor)
-        task.event_id, task.result = event_id, OpenResult(own)
+        own = OwnRequest("tasks/result", {"taskId": task.task_id}, task.context, task.task_id, SILENCE_S)
+        task.result = OpenResult(own)
         self.begin(self._follow, task, task.result)
 
     async def _follow(self, task: TrackedTask, result: OpenResult) -> None:
@@ -410,21 +397,17 @@ class TaskTracker:
         pause_s = growing_delay(_REOPEN_S, task.failures, _LONGEST_REOPEN_S)
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or task.connection.lost or is_answer(error)):
-            task.abandoned = result.own.request_id, None  # it may be open at the server still
+            task.abandoned = result.own.request_id  # it may be open at the server still
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
-        """Resume a ``tasks/result`` without a reader, or cancel it once no question is open on it."""
-        if task.abandoned is None or task.silenced:
+        """Cancel a ``tasks/result`` without a reader, unless a question is open on it."""
+        request_id = task.abandoned
+        if request_id is None or task.silenced or task.questions:
             return
-        request_id, event_id = task.abandoned
-        if event_id is not None and task.result is None:
+        with suppress(SessionError):
+            await self._cancel_request(task, request_id)
+        if task.abandoned == request_id:
             task.abandoned = None
-            self._open(task, request_id, event_id)
-        elif not task.questions:
-            with suppress(SessionError):
-                await self._cancel_request(task, request_id)
-            if task.abandoned is not None and task.abandoned[0] == request_id:
-                task.abandoned = None
 
     def _drop_result(self, task: TrackedTask) -> None:
         """Stop reading without a word to the server, which knows that the task or the session is over."""

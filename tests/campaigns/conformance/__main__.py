@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .client import SCENARIOS, SPEC_VERSIONS
+from .client import SCENARIOS
 
 __all__ = ["Harness", "HarnessMissingError", "Outcome", "find_harness", "main", "run_scenario"]
 
@@ -113,7 +113,7 @@ def run_scenario(harness: Harness, scenario: str, results: Path) -> Outcome:
     command = [harness.node, harness.script, "client", "--scenario", scenario]
     # The harness gives the command to a shell.
     command += ["--command", shlex.join([sys.executable, str(CLIENT)])]
-    command += ["--spec-version", SPEC_VERSIONS.get(scenario, SPEC_VERSION), "--output-dir", str(results)]
+    command += ["--spec-version", SPEC_VERSION, "--output-dir", str(results)]
     run = subprocess.run(
         command,
         stdout=subprocess.PIPE,

@@ -88,10 +88,6 @@ async def schema_preserved(client: TasksClient, url: str) -> None:
     await client.call_tool("json_schema_echo", {"schema": tool.input_schema})
 
 
-async def stream_resumed(client: TasksClient, url: str) -> None:
-    await client.call_tool("test_reconnection")
-
-
 SCENARIOS: Final[dict[str, Callable[[TasksClient, str], Awaitable[None]]]] = {
     "tools_call": tools_call,
     "request-metadata": request_metadata,
@@ -101,13 +97,8 @@ SCENARIOS: Final[dict[str, Callable[[TasksClient, str], Awaitable[None]]]] = {
     "http-invalid-tool-headers": invalid_tool_headers,
     "json-schema-ref-no-deref": reference_not_followed,
     "json-schema-2020-12-preservation": schema_preserved,
-    "sse-retry": stream_resumed,
 }
-"""The harness's client scenarios for 2026-07-28, without those on OAuth: that is the host's ``auth``. And of
-2025-11-25 the one on streams that the server closes before the reply."""
-
-SPEC_VERSIONS: Final = {"sse-retry": "2025-11-25"}
-"""Of the scenarios that are not for 2026-07-28."""
+"""The harness's client scenarios for 2026-07-28, without those on OAuth: that is the host's ``auth``."""
 
 
 def declared_only(*_: Any) -> ErrorData:

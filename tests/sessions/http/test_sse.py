@@ -35,21 +35,6 @@ def test_a_stream_means_the_same_wherever_it_is_split(line_end: bytes) -> None:
         assert parse([stream[:i], stream[i:]]) == EVENTS, f"split at {i}"
 
 
-def test_the_id_of_an_event_is_known_when_its_data_comes_and_kept_after_it() -> None:
-    parser = EventParser(1000)
-    stream = b"data: a\n\nid: 1\ndata: b\n\ndata: c\n\nid: 2\ndata\n\nid: 3\ndata: unfinished"
-    seen = [(data, parser.last_event_id) for data in parser.feed(stream)]
-    assert seen == [("a", ""), ("b", "1"), ("c", "1")]
-    assert parser.last_event_id == "2", "an event without data has an ID too; an unfinished one has none yet"
-
-
-@pytest.mark.parametrize("line", [b"id: a\0b", b"id: " + b"x" * 5000])
-def test_an_id_that_no_header_could_carry_is_ignored(line: bytes) -> None:
-    parser = EventParser(10_000)
-    assert list(parser.feed(b"id: 1\ndata: a\n\n" + line + b"\ndata: b\n\n")) == ["a", "b"]
-    assert parser.last_event_id == "1"
-
-
 @pytest.mark.parametrize(
     ("lines", "retry_s"),
     [

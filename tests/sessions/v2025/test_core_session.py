@@ -7,14 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
-import httpcore
 import httpx
 import pytest
-from anyio.abc import TaskGroup
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient, TasksHttpTransport
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -661,25 +658,7 @@ async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: O
     assert [one.method for one in wire.arrived] == ["answer"]
 
 
-async def test_the_stream_of_a_dead_process_is_resumed_if_its_events_have_ids(wire: OlderServer) -> None:
-    left = SessionData(owner=ANOTHERS, session_id="s7", result_id="r", event_id="e5")
-    observed, resumed = Observed(), Stream("r")
-    observed.observe(TaskRef(TASK, left.write()))
-    wire.replies["GET"] = lambda arrived: (
-        resumed if "last-event-id" in arrived.headers else httpx.Response(405)
-    )
-    async with wire.session(observed) as session:
-        await session.get(observed.kept[TASK])
-        while not any("last-event-id" in one.headers for one in wire.of("GET")):
-            await wire.wait_for("GET", len(wire.of("GET")) + 1)
-        resumed.request_id = "r"
-        resumed.event(question(0), event_id="e6")
-        heard = data_of(await observed.wait_until(asks))
-        assert (heard.result_id, heard.event_id) == ("r", "e6")
-        assert not wire.of("notifications/cancelled")
-    assert "e5" in [one.headers.get("last-event-id") for one in wire.of("GET")]
-
-
+@requirement("law:3")
 @pytest.mark.usefixtures("brief_polls")
 async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(
     wire: OlderServer,
@@ -918,133 +897,28 @@ async def test_a_task_of_another_version_is_not_asked_for(wire: OlderServer) -> 
 # ── streams that break ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
-async def test_a_stream_that_the_server_closes_on_purpose_is_resumed_when_it_wants(
-    wire: OlderServer, method: str
-) -> None:
-    """SEP-1699: an event without data and a ``retry``, the end of the stream, and the rest by a GET."""
-    clock, observed, first = ManualClock(), Observed(), Stream()
-    first.event(None, event_id="e1", retry_ms=3000)
-    first.end()
-    rest: list[Stream] = []
-
-    def resume(arrived: Arrived) -> Any:
-        if "last-event-id" not in arrived.headers:
-            return httpx.Response(405)
-        rest.append(Stream())
-        return rest[-1]
-
-    wire.replies |= {"GET": resume, method: lambda arrived: first}
-
-    async def until_resumed(count: int) -> Stream:
-        while len(rest) < count:
-            await wire.wait_for("GET", len(wire.of("GET")) + 1)
-            await anyio.wait_all_tasks_blocked()
-        return rest[-1]
-
-    async def server() -> None:
-        (request,) = await wire.wait_for(method)
-        await clock.advance(2.9)
-        assert not rest, "not before the server wants it"
-        await clock.advance(0.2)
-        stream = rest[-1]
-        stream.event(None, event_id="e2", retry_ms=500)  # it may close that one as well
-        stream.end()
-        await anyio.wait_all_tasks_blocked()
-        await clock.advance(0.6)
-        stream = rest[-1]
-        stream.request_id = request.message["id"]
-        stream.reply(text("at last"))
-
-    async with wire.session(observed, clock=clock) as session, anyio.create_task_group() as tasks:
-        if method == "tools/call":
-            tasks.start_soon(server)
-            assert await session.call(ToolCall(name="plain"), nothing) == Returned(text("at last"))
-        else:
-            await start(session, observed)
-            wire.task = INPUT_REQUIRED
-            tasks.start_soon(session.get, observed.kept[TASK])
-            await server()
-            ended = await observed.wait_until(lambda snapshot: snapshot.task.terminal)
-            assert ended.task.result == text("at last")
-        tasks.cancel_scope.cancel()
-    resumed = [one.headers["last-event-id"] for one in wire.of("GET") if "last-event-id" in one.headers]
-    assert resumed == ["e1", "e2"]
-    assert len(wire.of(method)) == 1
-
-
-@pytest.mark.parametrize("why", ["no event ID", "refused", "an error of the GET", "nothing comes"])
-async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: OlderServer, why: str) -> None:
-    clock, first = ManualClock(), Stream()
-    first.event(None, event_id=None if why == "no event ID" else "e1")
-    first.end()
-
-    def resume(arrived: Arrived) -> Any:
-        if why == "refused" or "last-event-id" not in arrived.headers:
-            return httpx.Response(405)
-        if why == "an error of the GET":  # and not the reply to the call, whose ID it has not
-            error = {"code": -32600, "message": "Unknown event"}
-            return httpx.Response(200, json={"jsonrpc": "2.0", "id": "server-error", "error": error})
-        empty = Stream()
-        empty.end()
-        return empty
-
-    wire.replies |= {"tools/call": lambda arrived: first, "GET": resume}
-    async with wire.session(clock=clock) as session, anyio.create_task_group() as tasks:
-
-        async def call() -> None:
-            with pytest.raises(ConnectionLostError) as caught:
-                await session.call(ToolCall(name="plain"), nothing)
-            assert not caught.value.not_executed
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(call)
-        await clock.advance(120.0)
-        await anyio.sleep_forever()
-    resumed = [one for one in wire.of("GET") if "last-event-id" in one.headers]
-    assert len(resumed) == {"no event ID": 0, "nothing comes": 5}.get(why, 1)
-
-
+@requirement("law:2", "law:14")
 @pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize("restarted", [False, True])
-async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
-    wire: OlderServer, *, restarted: bool, key: str | None
+async def test_a_call_whose_stream_ends_before_the_reply_may_have_run(
+    wire: OlderServer, key: str | None
 ) -> None:
-    """That the GET was not sent says nothing of the call that it resumes."""
-    clock, first = ManualClock(), Stream()
-    first.event(None, event_id="e1")
+    """Also where the server closes it on purpose, after an event by which it could be resumed."""
+    first = Stream()
+    first.event(None, event_id="e1", retry_ms=1)
     first.end()
-
-    def resume(arrived: Arrived) -> Any:
-        if "last-event-id" not in arrived.headers:
-            return httpx.Response(405)
-        if restarted:
-            wire.gone["s1"] = refusal(-32001, "Session not found", 404)
-        refused = httpx.ConnectError("refused")
-        refused.__cause__ = httpcore.ConnectError("refused")
-        return refused
-
-    wire.replies |= {"tools/call": lambda _: first, "GET": resume, "server/discover": lambda _: OLD}
+    wire.replies |= {"tools/call": lambda _: first, "server/discover": lambda _: OLD}
     kind = ConnectionLostError if key is None else OutcomeUnknownError
-    options: dict[str, Any] = {"journal": MemoryJournal(), "environment": Environment(clock=clock)}
-
-    async def call(client: TasksClient, tasks: TaskGroup) -> None:
-        for _ in range(1 if key is None else 2):
-            with pytest.raises(kind) as caught:
-                await client.call_tool("plain", idempotency_key=key)
-            assert not getattr(caught.value, "not_executed", False)
-        tasks.cancel_scope.cancel()
-
     with anyio.fail_after(LIMIT_S):
         async with (
             httpx.AsyncClient(transport=httpx.MockTransport(wire)) as http,
-            TasksClient(URL, http_client=http, **options) as client,
-            anyio.create_task_group() as tasks,
+            TasksClient(URL, http_client=http, journal=MemoryJournal()) as client,
         ):
-            tasks.start_soon(call, client, tasks)
-            await clock.advance(120.0)
-            await anyio.sleep_forever()
+            for _ in range(1 if key is None else 2):
+                with pytest.raises(kind) as caught:
+                    await client.call_tool("plain", idempotency_key=key)
+                assert not getattr(caught.value, "not_executed", False)
     assert len(wire.of("tools/call")) == 1
+    assert not any("last-event-id" in one.headers for one in wire.of("GET"))
 
 
 async def test_a_result_that_breaks_is_opened_again_by_polls_ever_more_rarely(wire: OlderServer) -> None:
@@ -1074,7 +948,7 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_for_ever(
     assert len(wire.of("GET")) == tries
 
 
-async def test_the_stream_of_the_session_is_opened_again_where_it_broke(wire: OlderServer) -> None:
+async def test_the_stream_of_the_session_is_opened_again_when_the_server_wants(wire: OlderServer) -> None:
     clock, observed = ManualClock(), Observed()
     streams: list[Stream] = []
 
@@ -1086,14 +960,13 @@ async def test_the_stream_of_the_session_is_opened_again_where_it_broke(wire: Ol
     async with wire.session(observed, clock=clock) as session:
         await start(session, observed)
         await wire.wait_for("GET")
-        streams[0].event(None, event_id="e1", retry_ms=7000)
+        streams[0].event(None, retry_ms=7000)
         streams[0].end()
         await anyio.wait_all_tasks_blocked()
         await clock.advance(6.9)
         assert len(streams) == 1
         await clock.advance(0.2)
         await wire.wait_for("GET", 2)
-    assert wire.of("GET")[1].headers["last-event-id"] == "e1"
 
 
 class OneStream:

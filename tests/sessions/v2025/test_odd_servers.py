@@ -352,27 +352,3 @@ async def test_the_only_reply_of_a_stream_is_its_own_whatever_its_id(
     async with by_url(wire) as client:
         assert text(await client.call_tool("slow")) == "done"
     assert len([line for line in caplog.messages if "another JSON-RPC ID" in line]) == 1
-
-
-async def test_a_stream_that_resumes_a_call_has_no_reply_under_another_id(wire: OlderServer) -> None:
-    """A GET carries the replies of several requests."""
-
-    def break_off(arrived: Arrived) -> Stream:
-        stream = Stream()
-        stream.event(None, event_id="1", retry_ms=1)
-        stream.end()
-        return stream
-
-    def resume(arrived: Arrived) -> Stream | httpx.Response:
-        if "last-event-id" not in arrived.headers:
-            return httpx.Response(405)
-        resumed.append(arrived)
-        stream = Stream("foreign" if len(resumed) == 1 else wire.of("tools/call")[0].message["id"])
-        stream.reply({"content": []} if len(resumed) == 1 else said("ours"))
-        return stream
-
-    resumed: list[Arrived] = []
-    wire.replies["tools/call"] = break_off
-    wire.replies["GET"] = resume
-    async with by_url(wire) as client:
-        assert text(await client.call_tool("plain")) == "ours"

@@ -133,7 +133,6 @@ def test_what_the_journal_keeps_is_read_as_it_was_written() -> None:
         session_id="s1",
         cancellable=False,
         result_id=0,
-        event_id="7",
         progress_token="p",
         open=(OpenQuestion("k.0", 3, {"method": "m", "params": {}}), OpenQuestion("k.1", None, {})),
         answered={"k": 2},
