@@ -1,11 +1,7 @@
 """The common part of all sessions of MCP 2026-07-28, over any transport.
 
-A way of travelling implements one method, :meth:`WireSession.exchange`. Two things are not the protocol's:
-
-- ``tasks/get``, the other ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never
-  starve the polls, and polls that hang never keep an answer or a cancellation from leaving.
-- Two things are refused and never sent: ``session_data`` of another version, which may be a credential, and
-  a task ID that no message can carry.
+A way of travelling implements one method, :meth:`WireSession.exchange`. Two things are refused here and never
+sent: ``session_data`` of another version, which may be a credential, and a task ID that no message can carry.
 """
 
 from __future__ import annotations
@@ -38,6 +34,7 @@ from .base import (
     made_in_another,
 )
 from .request_errors import RequestErrors
+from .slots import Slots
 
 __all__ = ["WireRequest", "WireSession", "own_info"]
 
@@ -94,11 +91,9 @@ class WireSession(Session):
 
     def __init__(self, endpoint: str, limits: Limits | None) -> None:
         self.endpoint = endpoint
-        self.limits = limits = limits or Limits()
+        self.limits = limits or Limits()
         self.closed = False
-        self._poll_slots = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
-        self._task_slots = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
-        self._call_slots = anyio.Semaphore(limits.calls_in_flight, fast_acquire=True)
+        self._slots = Slots(self.limits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.endpoint}>"
@@ -137,7 +132,7 @@ class WireSession(Session):
             call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
         )
         request = WireRequest("tools/call", params, call.context, call=call, meta=call.meta, patient=True)
-        raw = await self._take_turn(request, self._call_slots, before_send)
+        raw = await self._take_turn(request, self._slots.calls, before_send)
         return _read(read_call_reply, raw, "tools/call")
 
     async def get(self, ref: TaskRef) -> Snapshot:
@@ -146,7 +141,7 @@ class WireSession(Session):
         Raises:
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
-        raw = await self._send_task("tasks/get", ref, None, self._poll_slots)
+        raw = await self._send_task("tasks/get", ref, None, self._slots.polls)
         task = _read(read_task, raw, "tasks/get")
         return Snapshot(task, task.request_state)
 
@@ -158,7 +153,7 @@ class WireSession(Session):
             ValueError: The answers have no JSON form. Nothing was sent.
             TypeError: The answers hold something that has no JSON form. Nothing was sent.
         """
-        raw = await self._send_task("tasks/update", ref, answers, self._task_slots)
+        raw = await self._send_task("tasks/update", ref, answers, self._slots.task_requests)
         _refuse_task(raw, "tasks/update")
         return _read_end(raw, ref)
 
@@ -168,7 +163,7 @@ class WireSession(Session):
         Raises:
             SessionError: No acknowledgement.
         """
-        raw = await self._send_task("tasks/cancel", ref, None, self._task_slots)
+        raw = await self._send_task("tasks/cancel", ref, None, self._slots.task_requests)
         _refuse_task(raw, "tasks/cancel")
 
     async def ask(

@@ -50,6 +50,7 @@ from ..base import (
     made_in_another,
 )
 from ..request_errors import RequestErrors
+from ..slots import Slots
 from ..tool_catalogue import ToolCatalogue
 from . import shapes
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
@@ -193,9 +194,7 @@ class CoreTasksSession(Session):
         self._preference = preference
         self._receiver = receiver
         self._clock = clock
-        self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
-        self._task_slots = anyio.Semaphore(limits.tasks_in_flight)
-        self._call_slots = anyio.Semaphore(limits.calls_in_flight)
+        self._slots = Slots(limits)
         self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
         self._tracker = TaskTracker(clock, self._take_up, lambda: self._sessions.current)
         self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
@@ -242,7 +241,7 @@ class CoreTasksSession(Session):
             SessionError: No result. ``not_executed`` is set if nothing can have happened.
             ValueError: The arguments have no JSON form.
         """
-        async with self._call_slots:
+        async with self._slots.calls:
             await self._sessions.begin(call.context)  # else the catalogue would say that we speak 2026-07-28
             listed = await self._catalogue.find_for_call(call.name, call.context)
             connection = await self._sessions.begin(call.context)
@@ -309,7 +308,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
-        async with self._poll_slots:
+        async with self._slots.polls:
             task = await self._take_up(ref)
             await _before_send(ref)
             raw = await self._ask("tasks/get", task)
@@ -345,7 +344,7 @@ class CoreTasksSession(Session):
             raise SessionError(
                 "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
             )
-        async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
+        async with self._slots.task_requests, self._answering.setdefault(ref.task_id, anyio.Lock()):
             await _before_send(ref)
             for key, answer in answers.items():
                 await self._answer(task, key, shapes.mark_answer(answer, ref.task_id))
@@ -368,7 +367,7 @@ class CoreTasksSession(Session):
             )
         self._tracker.silence(task)
         self._receiver.abandon(ref.task_id)
-        async with self._task_slots:
+        async with self._slots.task_requests:
             await _before_send(ref)
             await self._ask("tasks/cancel", task)
 
