@@ -31,7 +31,7 @@ from mcp_types import SERVER_INFO_META_KEY, Tool
 from ...aio.clock import Clock
 from ...errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ...policy import ReceivePolicy, TaskPreference
-from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError, RequestId
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ...protocol.params import call_params
 from ...protocol.replies import CallReply, Created, Reply, Returned, RpcError
 from ...protocol.task import TERMINAL_STATUSES
@@ -47,7 +47,6 @@ from ..base import (
     TaskRef,
     ToolCall,
     latest_context,
-    made_in_another,
 )
 from ..request_errors import RequestErrors
 from ..slots import Slots
@@ -57,7 +56,6 @@ from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
-from .session_data import SessionData, is_foreign
 from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
@@ -196,18 +194,17 @@ class CoreTasksSession(Session):
         self._clock = clock
         self._slots = Slots(limits)
         self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
-        self._tracker = TaskTracker(clock, self._take_up, lambda: self._sessions.current)
-        self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        forget_tools = self._catalogue.forget_tools
-        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools, tell)
         self._is_heard = tell is not None
         self._sessions = McpSessions(
-            partial(connect, inbound.hear),
+            lambda session_id: connect(self._inbound.hear, session_id),
             {**inputs.capabilities, **receiver.capabilities},
             client_info,
             self._begun,
         )
+        self._tracker = TaskTracker(clock, self._sessions)
+        forget_tools = self._catalogue.forget_tools
+        self._inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools, tell)
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self.endpoint}>"
@@ -278,19 +275,18 @@ class CoreTasksSession(Session):
 
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
         own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
-        self._unfinished.add(own.request_id)
+        unfinished = self._tracker.unfinished
+        unfinished.add(own.request_id)
         try:
             with connection.calling(own):
                 result = await connection.request(own)
         except SessionError as error:
             if error.not_executed or is_answer(error):
-                self._unfinished.discard(own.request_id)
+                unfinished.discard(own.request_id)
             raise
         # No checkpoint from here until the task is noted, so that a waiting question finds it.
+        unfinished.discard(own.request_id)
         created = shapes.read_created_task(result)
-        if created is not None:
-            self._unfinished.add(str(created["taskId"]))
-        self._unfinished.discard(own.request_id)
         if created is None:
             return Returned(result)
         task = self._tracker.add(str(created["taskId"]), connection, context)
@@ -309,7 +305,7 @@ class CoreTasksSession(Session):
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
         async with self._slots.polls:
-            task = await self._take_up(ref)
+            task = await self._tracker.take_up(ref)
             await _before_send(ref)
             raw = await self._ask("tasks/get", task)
         try:
@@ -320,9 +316,7 @@ class CoreTasksSession(Session):
         if status in ("completed", "failed"):
             raw = shapes.inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
         elif status not in TERMINAL_STATUSES:
-            if task.reply is not None:
-                task.result = None  # the task goes on
-            task.latest = raw
+            task.latest, task.reply = raw, None
             await self._send_once_more(task, waiting=status == "input_required")
             if status == "input_required":
                 self._tracker.open_result(task)
@@ -339,7 +333,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: Not all answers were acknowledged. ``retryable`` if the server does not ask now.
         """
-        task = await self._take_up(ref)
+        task = await self._tracker.take_up(ref)
         if task.silenced:
             raise SessionError(
                 "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
@@ -358,7 +352,7 @@ class CoreTasksSession(Session):
             MissingCapabilityError: The server does not declare ``tasks.cancel``.
             SessionError: No acknowledgement; its code is -32602 if the task is over already.
         """
-        task = await self._take_up(ref)
+        task = await self._tracker.take_up(ref)
         if not task.connection.cancels_tasks:
             raise MissingCapabilityError(
                 f"Task {shorten(ref.task_id)} was not cancelled: the server does not declare tasks.cancel. "
@@ -373,10 +367,7 @@ class CoreTasksSession(Session):
 
     def forget(self, task_id: str) -> None:
         """Note that the end of a task is journaled."""
-        self._unfinished.discard(task_id)
-        task = self._tracker.find(task_id)
-        if task is not None:
-            self._tracker.forget(task)
+        self._tracker.forget(task_id)
 
     async def ask(
         self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
@@ -409,35 +400,11 @@ class CoreTasksSession(Session):
 
     async def aclose(self) -> None:
         """End the MCP session that was begun here, if nothing may live in it. The channel is left open."""
-        if not self._unfinished:
+        if not self._tracker.unfinished:
             with anyio.move_on_after(_END_S), suppress(Exception):
                 await self._sessions.end()
 
     # ── parts of a request ────────────────────────────────────────────────────────────────────
-
-    async def _take_up(self, ref: TaskRef) -> TrackedTask:
-        """The task, restored from the journal if it is not known, or another process had it since.
-
-        Raises:
-            RemoteProtocolError: The task is one of another version.
-            SessionError: A new MCP session was needed, and could not be begun.
-        """
-        if is_foreign(ref.session_data):
-            raise made_in_another(
-                shapes.CORE_TASKS_VERSION,
-                "Resume it once the server speaks that version again, or make the call again.",
-            )
-        task = self._tracker.find_current(ref)
-        if task is None:
-            data = SessionData.read(ref.session_data)
-            connection = await self._sessions.of_task(
-                data.session_id, ref.context, cancellable=data.cancellable
-            )
-            # Another caller may have restored it meanwhile.
-            task = self._tracker.find_current(ref) or self._tracker.restore(ref, connection)
-            self._unfinished.add(ref.task_id)
-        task.context = ref.context
-        return task
 
     async def _ask(self, method: str, task: TrackedTask) -> JSONObject:
         """Send one of ``tasks/*`` in the task's own MCP session, or in the current one if that has ended."""

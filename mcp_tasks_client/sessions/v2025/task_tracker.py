@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,11 +31,12 @@ from ...protocol import JSONObject, MalformedError, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.task import TERMINAL_STATUSES, read_task
 from ...protocol.text import shorten
-from ..base import ObservedTasks, Snapshot, TaskRef, latest_context
+from ..base import ObservedTasks, Snapshot, TaskRef, latest_context, made_in_another
 from .connection import SILENCE_S, Connection, OwnRequest, is_answer, new_request_id
+from .mcp_sessions import McpSessions
 from .question_log import QuestionLog
-from .session_data import SessionData
-from .shapes import inline_result, rename_task_fields
+from .session_data import SessionData, is_foreign
+from .shapes import CORE_TASKS_VERSION, inline_result, rename_task_fields
 
 __all__ = ["TaskTracker", "TrackedTask"]
 
@@ -59,23 +60,22 @@ _PROGRESS_S: Final = 0.1
 
 
 @dataclass(eq=False, slots=True)
-class OpenResult:
-    """A ``tasks/result`` that has been sent, and may have brought the result."""
+class _OpenResult:
+    """A ``tasks/result`` whose reply is being waited for. Cancelling the scope ends the wait."""
 
-    own: OwnRequest
+    request_id: RequestId
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    reply: JSONObject | None = None
 
 
 @dataclass(eq=False, slots=True)
 class TrackedTask:
-    """One task, with all that is known of it here beside the core's knowledge."""
+    """One task, with all that the engine does not know of it."""
 
     task_id: str
     connection: Connection
     questions: QuestionLog
-    built_from: str | None = None
-    """The ``session_data`` from which this was restored."""
+    restored_from: str | None = None
+    """The ``session_data`` that another client has written; ``None`` if the task was made here."""
 
     in_another: bool = False
     """Whether the task was made in an MCP session that cannot be reached over the connection."""
@@ -90,7 +90,7 @@ class TrackedTask:
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
     context: object = field(default=None, repr=False)
-    """Of the caller that has the task driven, as far as was told last."""
+    """Of the call whose task it is, as of the last request."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
@@ -101,7 +101,10 @@ class TrackedTask:
     silenced: bool = False
     """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
 
-    result: OpenResult | None = None
+    result: _OpenResult | None = None
+    reply: JSONObject | None = None
+    """The result, if ``tasks/result`` has brought it."""
+
     abandoned: RequestId | None = None
     """The ID of a ``tasks/result`` that may be open at the server without a reader."""
 
@@ -116,19 +119,13 @@ class TrackedTask:
     def __repr__(self) -> str:
         return f"<TrackedTask {shorten(self.task_id)}>"
 
-    @property
-    def reply(self) -> JSONObject | None:
-        """The result that the open ``tasks/result`` has brought, if it has."""
-        return None if self.result is None else self.result.reply
-
     def data(self, owner: str) -> SessionData:
         """The ``session_data`` that the journal is to keep."""
-        is_open = self.result is not None and self.reply is None
         data = SessionData(
             owner=owner,
             session_id=self.connection.session_id,
             cancellable=self.connection.cancels_tasks,
-            result_id=self.result.own.request_id if self.result is not None and is_open else self.abandoned,
+            result_id=self.abandoned if self.result is None else self.result.request_id,
             progress_token=self.progress_token,
         )
         return self.questions.dump(data)
@@ -139,25 +136,21 @@ class TaskTracker:
 
     Args:
         clock: By which everything here waits.
-        take_up: Gives a task of the journal its connection, and :meth:`restore` it.
-        current: Gives the MCP session that new calls are made in, if there is one.
+        sessions: The MCP sessions that tasks are made in.
 
     Attributes:
         owner: This client's name in ``session_data``.
         changed: Set when the set of connections or of tasks has changed.
+        unfinished: Task IDs, and IDs of ``tools/call`` that may still run: something may live in the current
+            MCP session while there are some.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
-        current: Callable[[], Connection | None],
-    ) -> None:
+    def __init__(self, clock: Clock, sessions: McpSessions) -> None:
         self.owner = str(new_request_id())
         self.changed = anyio.Event()
+        self.unfinished: set[RequestId] = set()
         self._clock = clock
-        self._take_up = take_up
-        self._current = current
+        self._sessions = sessions
         self._tasks: dict[str, TrackedTask] = {}
         self._running: tuple[TaskGroup, ObservedTasks] | None = None
         self._streams: dict[Connection, anyio.CancelScope] = {}
@@ -178,30 +171,52 @@ class TaskTracker:
         questions, since = QuestionLog(SessionData()), self._clock.monotonic()
         task = TrackedTask(task_id, connection, questions, since=since, context=context)
         self._tasks[task_id] = task
+        self.unfinished.add(task_id)
         return task
 
     def latest_context(self) -> object:
         """That of the newest of the observed tasks."""
         return None if self._running is None else latest_context(self._running[1].refs())
 
-    def find_current(self, ref: TaskRef) -> TrackedTask | None:
-        """The task, if what is known of it is newer than what the journal holds, and nobody else's."""
+    async def take_up(self, ref: TaskRef) -> TrackedTask:
+        """The task, restored from the journal if it is not known, or another client had it since.
+
+        Raises:
+            RemoteProtocolError: The task is one of another version.
+            SessionError: A new MCP session was needed, and could not be begun.
+        """
+        if is_foreign(ref.session_data):
+            raise made_in_another(
+                CORE_TASKS_VERSION,
+                "Resume it once the server speaks that version again, or make the call again.",
+            )
+        task = self._find_current(ref)
+        if task is None:
+            data = SessionData.read(ref.session_data)
+            connection = await self._sessions.of_task(
+                data.session_id, ref.context, cancellable=data.cancellable
+            )
+            # Another caller may have restored it meanwhile.
+            task = self._find_current(ref) or self._restore(ref, data, connection)
+        task.context = ref.context
+        return task
+
+    def _find_current(self, ref: TaskRef) -> TrackedTask | None:
+        """The task, unless another client has written what the journal holds of it."""
         task = self._tasks.get(ref.task_id)
-        if task is None or ref.session_data in (None, task.built_from):
+        if task is None or ref.session_data in (None, task.restored_from):
             return task
         return task if SessionData.read(ref.session_data).owner == self.owner else None
 
-    def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
-        """Take up a task from the journal, where another process may have left it."""
-        before = self._tasks.pop(ref.task_id, None)
-        if before is not None and before.result is not None:
-            before.result.scope.cancel()
-        data = SessionData.read(ref.session_data)
+    def _restore(self, ref: TaskRef, data: SessionData, connection: Connection) -> TrackedTask:
+        before = self._tasks.get(ref.task_id)
+        if before is not None:
+            self._drop_result(before)
         task = TrackedTask(
             ref.task_id,
             connection,
             QuestionLog(data),
-            built_from=ref.session_data,
+            restored_from=ref.session_data,
             since=self._clock.monotonic(),
             progress_token=data.progress_token,
         )
@@ -211,6 +226,7 @@ class TaskTracker:
         else:
             task.abandoned = data.result_id
         self._tasks[ref.task_id] = task
+        self.unfinished.add(ref.task_id)
         self.begin(self._settle_abandoned, task)
         return task
 
@@ -220,13 +236,14 @@ class TaskTracker:
         task.connection, task.abandoned, task.in_another = connection, None, False
         task.questions.lose_session()
 
-    def forget(self, task: TrackedTask) -> None:
-        """Forget a task that is over."""
-        self._drop_result(task)
-        task.questions.clear()
-        task.news.set()
-        if self._tasks.get(task.task_id) is task:
-            del self._tasks[task.task_id]
+    def forget(self, task_id: str) -> None:
+        """Forget a task whose end is journaled."""
+        self.unfinished.discard(task_id)
+        task = self._tasks.pop(task_id, None)
+        if task is not None:
+            self._drop_result(task)
+            task.questions.clear()
+            task.news.set()
 
     def silence(self, task: TrackedTask) -> None:
         """Answer no more questions of a task: it is being cancelled."""
@@ -337,38 +354,40 @@ class TaskTracker:
         self.begin(self._settle_abandoned, task)
 
     async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
-        """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
-        if task.result is not None and task.reply is None and not task.questions:
+        """Return when a question has come on the open ``tasks/result``, or when the time is over."""
+        if task.result is not None and not task.questions:
             task.news = anyio.Event()
             await self._clock.wait(task.news, limit_s)
 
     # ── tasks/result ──────────────────────────────────────────────────────────────────────────
 
     def open_result(self, task: TrackedTask) -> None:
-        """Open ``tasks/result``, unless one is open or this must not be done now."""
+        """Open ``tasks/result`` of an observed task, unless one is open or has brought the result."""
         held = task.silenced or self._clock.monotonic() < task.reopen_at
-        if held or task.result is not None or not self._is_observed(task):
+        is_there = task.result is not None or task.reply is not None
+        if held or is_there or not self._is_observed(task):
             return
         task.observed = True
         self.changed.set()  # from now on it matters whether the task is observed still
         own = OwnRequest("tasks/result", {"taskId": task.task_id}, task.context, task.task_id, SILENCE_S)
-        task.result = OpenResult(own)
-        self.begin(self._follow, task, task.result)
+        task.result = _OpenResult(own.request_id)
+        self.begin(self._follow, task, task.result, own)
 
-    async def _follow(self, task: TrackedTask, result: OpenResult) -> None:
-        """Read the stream of a ``tasks/result`` to its end."""
-        begun, lost = self._clock.monotonic(), None
+    async def _follow(self, task: TrackedTask, result: _OpenResult, own: OwnRequest) -> None:
+        """Send ``tasks/result``, and wait for the reply."""
+        begun, reply, lost = self._clock.monotonic(), None, None
         with result.scope:
             try:
-                result.reply = await task.connection.request(result.own)
+                reply = await task.connection.request(own)
             except SessionError as error:
                 lost = error
         if task.result is not result or result.scope.cancelled_caught:
             return
+        task.result, task.reply = None, reply
         if lost is None:
-            self._take_end(task, result.reply)
+            self._take_end(task, reply)
         else:
-            self._note_lost(task, result, lost, self._clock.monotonic() - begun)
+            self._note_lost(task, own, lost, self._clock.monotonic() - begun)
         task.news.set()  # this stream brings no further question
         await self._settle_abandoned(task)
 
@@ -385,19 +404,18 @@ class TaskTracker:
         else:
             task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what the reply means, a poll tells
 
-    def _note_lost(self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float) -> None:
+    def _note_lost(self, task: TrackedTask, own: OwnRequest, error: SessionError, lasted_s: float) -> None:
         """Have a poll open ``tasks/result`` again.
 
         Also after an error that the server answered. It may only say that the request was cancelled, by
         ourselves or by another client of the journal; a task that has failed says so to the next request.
         """
-        task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
         pause_s = growing_delay(_REOPEN_S, task.failures, _LONGEST_REOPEN_S)
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or task.connection.lost or is_answer(error)):
-            task.abandoned = result.own.request_id  # it may be open at the server still
+            task.abandoned = own.request_id  # it may be open at the server still
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
         """Cancel a ``tasks/result`` without a reader, unless a question is open on it."""
@@ -418,10 +436,10 @@ class TaskTracker:
     async def _close_result(self, task: TrackedTask) -> None:
         """Stop reading, and tell the server so, unless a question is open on the stream."""
         result = task.result
-        if result is None or result.reply is not None or task.questions:
+        if result is None or task.questions:
             return
         with suppress(SessionError):  # what it asks before it knows, it does not ask again
-            await self._cancel_request(task, result.own.request_id)
+            await self._cancel_request(task, result.request_id)
         result.scope.cancel()
         if task.result is result:
             task.result = None
@@ -473,7 +491,7 @@ class TaskTracker:
         refs = observed.refs()
         for task_id in refs.keys() - self._tasks.keys():
             with suppress(SessionError):  # the task's own poll tells
-                await self._take_up(refs[task_id])
+                await self.take_up(refs[task_id])
         for task in list(self._tasks.values()):
             if task.task_id in refs:
                 first, task.observed = not task.observed, True
@@ -485,7 +503,7 @@ class TaskTracker:
                 self.begin(self._close_result, task)
                 if not task.questions:
                     self._tasks.pop(task.task_id, None)
-        used = [*(task.connection for task in self._tasks.values()), self._current()]
+        used = [*(task.connection for task in self._tasks.values()), self._sessions.current]
         needed = {connection for connection in used if connection is not None}
         for connection in needed:
             self.listen_to(connection)
