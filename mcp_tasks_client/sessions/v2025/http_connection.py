@@ -92,8 +92,7 @@ class HttpConnection(Connection):
         self.server = channel.server
         self._hear = hear
         self._clock = clock
-        self._version = CORE_TASKS_VERSION
-        self._begun = session_id is not None
+        self._version = None if session_id is None else CORE_TASKS_VERSION  # once the session has begun
 
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
         own = offer(capabilities, client_info, self.context)
@@ -104,7 +103,7 @@ class HttpConnection(Connection):
             return await self._reader(own, message)(response)
 
         result = await self._send(message, read, own.silence_s)
-        self._version, self._begun = read_agreed_version(result), True
+        self._version = read_agreed_version(result)
         initialized = OwnRequest("notifications/initialized", context=self.context)
         await self._tell(initialized, {"method": initialized.method})
         return result
@@ -124,7 +123,10 @@ class HttpConnection(Connection):
         await self._tell(OwnRequest(method, context=context), {"method": method, "params": params})
 
     async def listen(self, context: Callable[[], object]) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session has ended."""
+        """Keep the GET stream open. Returns when the server has none, or the session has ended.
+
+        A message that the server sends while the stream is closed may be lost.
+        """
         retry_s, refusals, failures = 0.0, 0, 0
         while True:
             begun, asked_s = self._clock.monotonic(), 0.0
@@ -138,7 +140,6 @@ class HttpConnection(Connection):
                 refusals = refusals + 1 if status in _NO_STREAM else 0
             else:
                 refusals, status = 0, None
-            # What the server says before the stream is open again may be lost.
             failures = 0 if self._clock.monotonic() - begun > _RETRY_S else failures + 1
             conflict = status == _CONFLICT
             if refusals or (failures > 1 and not conflict):
@@ -203,7 +204,8 @@ class HttpConnection(Connection):
         try:
             reply = await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
         except SessionError as error:
-            self.lost = self.session_id is not None and self._begun and _denies_session(error)
+            is_named = self.session_id is not None and self._version is not None
+            self.lost = is_named and _denies_session(error)
             if self.lost:
                 error.retryable = True
                 error.not_executed = error.code is None or _names_session(error)
@@ -226,7 +228,7 @@ class HttpConnection(Connection):
     def _own_headers(self) -> dict[str, str]:
         headers = dict(FIXED_HEADERS)
         headers.pop(_VERSION, None)
-        if self._begun:
+        if self._version is not None:
             headers[_VERSION] = self._version
         if self.session_id is not None:
             headers[_SESSION_ID] = self.session_id

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -26,10 +27,42 @@ __all__ = ["Inbound"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 2.0
 """Seconds before a reply that did not arrive is sent again."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Request:
+    """A request of the server's."""
+
+    connection: Connection
+    request_id: RequestId
+    method: str
+    params: JSONObject
+    source: OwnRequest
+    """The request of ours on whose stream it came."""
+
+    calls: tuple[OwnRequest, ...]
+    """The ``tools/call`` that were under way when it came, one of which may have made the task that asks."""
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Surrounds the answering."""
+
+    @property
+    def name(self) -> tuple[Connection, RequestId]:
+        """Tells it from the other requests that are being answered."""
+        return self.connection, self.request_id
+
+    @property
+    def marked(self) -> str | None:
+        """The task that it is marked with."""
+        return read_related_task(self.params)
+
+    @property
+    def calls_left(self) -> list[OwnRequest]:
+        """Those of the calls that are under way still."""
+        return [call for call in self.calls if call in self.connection.calls]
 
 
 class Inbound:
@@ -38,11 +71,11 @@ class Inbound:
     Args:
         tracker: Takes the messages that belong to a task of the server.
         inputs: Answers the questions that belong to none.
-        receiver: Runs the tasks that the server wants of us.
-        clock: By which a reply is sent again.
+        receiver: Runs the tasks that the server has the client run.
+        clock: By which a question waits for its task, and a reply for its repetition.
         tools_changed: Called when the server's list of tools has changed.
-        tell: Told of each notification, but of those about requests of the server's, and of the progress of a
-            call whose host has asked for none; ``None`` if nobody is.
+        tell: Told of each notification, except those about requests of the server's, and the progress of a
+            call whose host has asked for none. ``None`` tells nobody.
     """
 
     def __init__(
@@ -60,7 +93,7 @@ class Inbound:
         self._clock = clock
         self._tools_changed = tools_changed
         self._tell = tell
-        self._replying: dict[tuple[Connection, RequestId], anyio.CancelScope] = {}
+        self._replying: dict[tuple[Connection, RequestId], _Request] = {}
         self._waiting = 0
 
     def hear(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
@@ -75,7 +108,8 @@ class Inbound:
         params = params if isinstance(params, dict) else {}
         request_id = read_request_id(message)
         if request_id is not None and isinstance(method, str):
-            self._take_request(connection, request_id, method, params, source)
+            calls = tuple(connection.calls)
+            self._take_request(_Request(connection, request_id, method, params, source, calls))
             return
         if self._tell is not None and not is_own_token(params.get("progressToken")):
             self._tell(message)
@@ -90,144 +124,121 @@ class Inbound:
                 cancelled = read_request_id({"id": params.get("requestId")})
                 if cancelled is not None:
                     self._tracker.withdraw(connection, cancelled)
-                    scope = self._replying.pop((connection, cancelled), None)
-                    if scope is not None:
-                        scope.cancel()
+                    replying = self._replying.pop((connection, cancelled), None)
+                    if replying is not None:
+                        replying.scope.cancel()
 
-    def _take_request(
-        self,
-        connection: Connection,
-        request_id: RequestId,
-        method: str,
-        params: JSONObject,
-        source: OwnRequest,
-    ) -> None:
-        name = connection, request_id
-        asks = method in QUESTIONS and not self._receiver.concerns(method, params)
-        # A stream of its own says nothing of the call that a question is about. A mark names a task instead.
-        says_no_call = source.method == GET_STREAM or read_related_task(params) is not None
-        calls = tuple(connection.calls) if asks and says_no_call else ()
-        task = self._task_of(connection, params, source, calls) if asks else None
-        if task is not None:
-            self._ask(task, name, method, params, source)
-        elif name not in self._replying:
-            scope = anyio.CancelScope()
-            if self._tracker.begin(self._reply, scope, name, method, params, source, calls):
-                self._replying[name] = scope
+    def _take_request(self, request: _Request) -> None:
+        if self._is_question(request):
+            task = self._task_of(request)
+            if task is not None:
+                self._ask(task, request)
+                return
+        if request.name not in self._replying and self._tracker.begin(self._reply, request):
+            self._replying[request.name] = request
 
-    def _ask(
-        self,
-        task: TrackedTask,
-        name: tuple[Connection, RequestId],
-        method: str,
-        params: JSONObject,
-        source: OwnRequest,
-    ) -> None:
-        """Take a question of a task's."""
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+
+    def _is_question(self, request: _Request) -> bool:
+        """Whether a host answers the request at once, without a task of the client's."""
+        return request.method in QUESTIONS and not self._receiver.concerns(request.method, request.params)
+
+    def _task_of(self, request: _Request) -> TrackedTask | None:
+        """The task that asks; ``None`` if a plain call asks, or nothing tells which task does."""
+        if request.marked is not None:
+            return self._tracker.find(request.marked)
+        if request.source.task_id is not None:
+            return self._tracker.find(request.source.task_id)
+        # FastMCP 3 asks on the GET stream, without a mark. A call that goes on may be meant by that.
+        if request.source.method == GET_STREAM and not request.calls_left:
+            return self._tracker.only_task_of(request.connection)
+        return None
+
+    def _ask(self, task: TrackedTask, request: _Request) -> None:
+        """Take a question of a task."""
         if task.silenced:
-            pass  # mcp 1.30 loses its session when a question of a cancelled task is answered
-        elif not self._tracker.hear(task, name[1], strip_volatile(method, params)):
+            return  # mcp 1.30 loses its session when a question of a cancelled task is answered
+        if not self._tracker.hear(task, request.request_id, strip_volatile(request.method, request.params)):
             refusal = RpcError(
                 INVALID_PARAMS, "The task has too many open questions, or too large ones", None
             )
-            self._tracker.begin(self._send, name, refusal, params, source.context)
+            self._tracker.begin(self._send, request, refusal, request.source.context)
 
-    def _task_of(
-        self, connection: Connection, params: JSONObject, source: OwnRequest, calls: Sequence[OwnRequest]
-    ) -> TrackedTask | None:
-        """The task that asks; ``None`` if it is a plain call, or nothing tells.
+    async def _is_settled(self, request: _Request) -> bool:
+        """Wait for the task of a question that comes before the reply to the call that makes the task.
 
-        ``calls`` were under way when the question came.
+        Returns:
+            Whether the question is a task's, and not to be answered here. That of a task that nobody here
+            waits for is the next client's.
         """
-        marked = read_related_task(params)
-        if marked is not None:
-            return self._tracker.find(marked)
-        if source.task_id is not None:
-            return self._tracker.find(source.task_id)
-        # FastMCP 3 asks on the GET stream, without a mark. A call that goes on may be meant by that.
-        if source.method == GET_STREAM and not _still(connection, calls):
-            return self._tracker.only_task_of(connection)
-        return None
+        if request.marked is None and request.source.method != GET_STREAM:
+            return False  # the call asks on whose stream the question came
+        await self._wait_for_tasks(request)
+        task = self._task_of(request)
+        if task is not None:
+            self._ask(task, request)
+        elif request.marked is not None:
+            logger.warning("A question is passed over: nobody here waits for the task that asks it")
+        return task is not None or request.marked is not None
 
-    async def _wait_for_tasks(
-        self, connection: Connection, calls: Sequence[OwnRequest], *, marked: bool
-    ) -> None:
-        """Return when these calls have made their tasks: the question of one may come before the task.
+    async def _wait_for_tasks(self, request: _Request) -> None:
+        """Return when the calls that were under way have made their tasks.
 
-        Without a mark, a plain call may be meant after a while.
+        A question without a mark waits so long only that a call that makes no task can be meant after all.
         """
         if self._waiting >= MOST_WAITING:
             return
-        tasks = [call for call in calls if "task" in call.params]
-        deadline = self._clock.monotonic() + (math.inf if marked else CREATION_S)
+        limit_s = CREATION_S if request.marked is None else math.inf
+        deadline = self._clock.monotonic() + limit_s
         self._waiting += 1
         try:
-            while (left_s := deadline - self._clock.monotonic()) > 0 and _still(connection, tasks):
-                await self._clock.wait(connection.call_ended, None if marked else left_s)
+            while any("task" in call.params for call in request.calls_left):
+                left_s = deadline - self._clock.monotonic()
+                if left_s <= 0:
+                    return
+                await self._clock.wait(request.connection.call_ended, None if left_s == math.inf else left_s)
         finally:
             self._waiting -= 1
 
-    async def _reply(
-        self,
-        scope: anyio.CancelScope,
-        name: tuple[Connection, RequestId],
-        method: str,
-        params: JSONObject,
-        source: OwnRequest,
-        calls: Sequence[OwnRequest],
-    ) -> None:
-        """Answer a request that belongs to no task of the server, or to none that is known yet."""
-        connection, request_id = name
-        try:
-            with scope:
-                received = self._receiver.concerns(method, params)
-                marked = not received and read_related_task(params) is not None
-                if calls:
-                    await self._wait_for_tasks(connection, calls, marked=marked)
-                    task = self._task_of(connection, params, source, calls)
-                    if task is not None:
-                        self._ask(task, name, method, params, source)
-                        return
-                if marked and method in QUESTIONS:
-                    logger.warning("A question is passed over: nobody here waits for the task that asks it")
-                    return
-                context = self._context_of(connection, source, calls)
-                answer: Reply = {}
-                if received:
-                    answer = await self._receiver.handle(method, params, connection.name, request_id, context)
-                elif method in QUESTIONS:
-                    asked = InputContext(tool=None, key=str(request_id), task=None, context=context)
-                    answer = await self._inputs.reply(asked, {"method": method, "params": params})
-                elif method != "ping":
-                    answer = RpcError(METHOD_NOT_FOUND, "Method not found", None)
-                # Another request may come under the same ID as soon as this one is answered.
-                self._replying.pop(name, None)
-                await self._send(name, answer, params, context)
-        finally:
-            if self._replying.get(name) is scope:
-                del self._replying[name]
+    # ── answers ───────────────────────────────────────────────────────────────────────────────
 
-    def _context_of(self, connection: Connection, source: OwnRequest, calls: Sequence[OwnRequest]) -> object:
-        """Of the call that a request is most likely about."""
+    async def _reply(self, request: _Request) -> None:
+        """Answer a request, unless it turns out to be a task's question."""
+        try:
+            with request.scope:
+                if self._is_question(request) and await self._is_settled(request):
+                    return
+                context = self._context_of(request)
+                answer = await self._answer(request, context)
+                # Another request may come under the same ID as soon as this one is answered.
+                self._replying.pop(request.name, None)
+                await self._send(request, answer, context)
+        finally:
+            if self._replying.get(request.name) is request:
+                del self._replying[request.name]
+
+    async def _answer(self, request: _Request, context: object) -> Reply:
+        method, params = request.method, request.params
+        if self._receiver.concerns(method, params):
+            name = request.connection.name
+            return await self._receiver.handle(method, params, name, request.request_id, context)
+        if method in QUESTIONS:
+            asked = InputContext(tool=None, key=str(request.request_id), task=None, context=context)
+            return await self._inputs.reply(asked, {"method": method, "params": params})
+        return {} if method == "ping" else RpcError(METHOD_NOT_FOUND, "Method not found", None)
+
+    def _context_of(self, request: _Request) -> object:
+        """The context of the call that a request is most likely about."""
+        source, calls = request.source, request.calls_left
         if source.method != GET_STREAM:
             return source.context
         # The stream was opened for a call that may be over.
-        still = _still(connection, calls)
-        return still[-1].context if still else self._tracker.latest_context() or source.context
+        return calls[-1].context if calls else self._tracker.latest_context() or source.context
 
-    async def _send(
-        self, name: tuple[Connection, RequestId], answer: Reply, params: JSONObject, context: object
-    ) -> None:
-        connection, request_id = name
-
+    async def _send(self, request: _Request, answer: Reply, context: object) -> None:
         async def send() -> None:
-            if not self._receiver.is_abandoned(params):
-                await connection.answer(request_id, answer, context, None)
+            if not self._receiver.is_abandoned(request.params):
+                await request.connection.answer(request.request_id, answer, context, None)
 
         with suppress(SessionError):  # the request of the server fails by itself
             await repeat(send, self._clock.sleep, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
-
-
-def _still(connection: Connection, calls: Sequence[OwnRequest]) -> list[OwnRequest]:
-    """Those of the calls that are under way."""
-    return [call for call in calls if call in connection.calls]

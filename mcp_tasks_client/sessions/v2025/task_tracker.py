@@ -14,7 +14,6 @@ comes on it, and the result. Three rules keep questions from being lost:
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -39,8 +38,6 @@ from .session_data import SessionData, is_foreign
 from .shapes import CORE_TASKS_VERSION, inline_result, rename_task_fields
 
 __all__ = ["TaskTracker", "TrackedTask"]
-
-logger = logging.getLogger("mcp_tasks_client")
 
 _UNOBSERVED_S: Final = 1.0
 """Seconds after which the ``tasks/result`` of a task that nobody observes is cancelled."""
