@@ -1,4 +1,4 @@
-"""The MCP session of a host: requests of ours travel among the host's, over a relay.
+"""The MCP session of a host, in which our requests travel among the host's, over a relay.
 
 Such a session cannot be begun again here. Once it has ended, another process can go on with its tasks, if
 the server gave the session an ID and keeps it.
@@ -29,17 +29,17 @@ _MOST_DENIALS: Final = 2
 
 
 class RelayConnection(Connection):
-    """The host's MCP session. No context is of use to it, since its messages travel among the host's.
+    """The host's MCP session. It needs no context, since its messages travel among the host's.
 
     The host's transport tells when the connection is gone.
 
     Args:
         relay: Carries the messages.
-        router: Knows how the session began, and whose question is whose.
+        router: Knows how the session began, and which questions are of tasks of ours.
         hear: Called with each question of a task of ours, and each notification.
         session_id: The transport's name of the session; ``None`` if that cannot be seen.
         timeout_s: Seconds after which a request is given up. ``tools/call``, and the ``tasks/result`` of a
-            task that goes on, may take for ever, since nothing can be seen of a reply before it is there.
+            task that goes on, may take for ever, since a reply cannot be seen coming.
     """
 
     acknowledges: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class RelayConnection(Connection):
         raise denied
 
     async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
-        """Answer a request of the server's. Nobody tells whether the answer arrives: the SDK does not.
+        """Answer a request of the server's. The SDK does not tell whether the answer arrives.
 
         So the answer is journaled until a snapshot shows that the task goes on.
         """

@@ -1,6 +1,6 @@
 """The contract of a connection: one MCP session at a 2025-11-25 server, in which either side may ask.
 
-How the messages travel is a connection's business; what they mean is that of :mod:`.core_session`.
+A connection knows how messages travel, and :mod:`.core_session` knows their meaning.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
 
 CREATION_S: Final = 5.0
-"""Seconds that a question waits for the reply to a ``tools/call`` that may have made the task that asks. Two
-connections may bring them in any order."""
+"""Seconds that a question waits for the reply to a ``tools/call`` that may have made the task that asks. The
+question may overtake the reply over another connection."""
 
 MOST_WAITING: Final = 100
-"""Questions that wait so, at most."""
+"""Questions that wait for such a reply, at most."""
 
 _LAST_WORD_S: Final = 1.0
 """Seconds for the reply to a request whose caller goes away."""
@@ -60,19 +60,19 @@ def new_request_id() -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OwnRequest:
-    """A request of ours. A message of the server on the stream of the reply may be about it."""
+    """A request of the client's. A message of the server on the stream of the reply may be about it."""
 
     method: str
     params: JSONObject = field(default_factory=dict, repr=False)
     context: object = field(default=None, repr=False)
-    """Of the call for whose sake it is sent."""
+    """The context of the call for whose sake it is sent."""
 
     task_id: str | None = field(default=None, repr=False)
     """The task that it is about."""
 
     silence_s: float | None = None
-    """Seconds of silence after which a reply, which may take as long as it likes, is given up. ``None`` is
-    the connection's time-out, and twice as many seconds in all."""
+    """Seconds of silence after which the reply is given up, which may take any time in all. ``None`` is the
+    connection's time-out, and twice as many seconds in all."""
 
     request_id: RequestId = field(default_factory=new_request_id)
     """Its JSON-RPC ID, by which another process can cancel it."""
@@ -92,7 +92,7 @@ def read_agreed_version(result: JSONObject) -> str:
     """The version in which an MCP session goes on, by the answer to the request that began it.
 
     Raises:
-        RemoteProtocolError: It is none that begins so.
+        RemoteProtocolError: The client has not offered that version.
     """
     agreed = result.get("protocolVersion")
     if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
@@ -109,12 +109,12 @@ Hear: TypeAlias = Callable[["Connection", JSONObject, OwnRequest], None]
 
 
 def is_answer(error: SessionError) -> bool:
-    """Whether a server has answered a request by that error, so that nothing goes on for it."""
+    """Whether the server has answered a request by that error, so that it does not go on with the request."""
     return error.code is not None and error.http_status in (None, 200)
 
 
 async def finish_soon(send: Callable[[], Awaitable[None]]) -> None:
-    """Send what leaves something behind at the server. A caller that goes away waits for it a moment."""
+    """Send a message that leaves something behind at the server. A cancelled caller waits a moment for it."""
     scope, ended = anyio.CancelScope(shield=True), anyio.Event()
     failures: list[Exception] = []
 
@@ -156,7 +156,7 @@ class Connection(ABC):
         reaches_others: Whether a task of another MCP session can be gone on with there.
         calls: The ``tools/call`` that are under way, in the order of their beginning.
         call_ended: Set when one of them ends. Another event each time.
-        context: Of the call for whose sake the session was begun, or gone back to.
+        context: The context of the call for whose sake the session was begun, or gone back to.
         listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
             be, or a call has waited for that in vain. Another event each time that the stream ends.
     """
@@ -185,7 +185,7 @@ class Connection(ABC):
 
     @contextmanager
     def calling(self, own: OwnRequest) -> Iterator[None]:
-        """Surrounds a ``tools/call``."""
+        """Surrounds a ``tools/call`` that is under way."""
         self.calls.append(own)
         try:
             yield
@@ -252,8 +252,8 @@ class Connection(ABC):
 
     @abstractmethod
     async def listen(self, context: Callable[[], object]) -> None:
-        """Hear what the server sends outside of replies. Returns when no more can come that way.
+        """Hear the messages that the server sends outside of replies. Returns when no more can come that way.
 
         Args:
-            context: Gives the context of a call for whose sake is listened now.
+            context: Gives the context of a call for whose sake the connection listens now.
         """

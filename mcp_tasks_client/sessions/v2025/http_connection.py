@@ -50,7 +50,11 @@ _EVENTS: Final = "text/event-stream"
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 _SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
+"""Words of the messages with which servers deny an MCP session."""
+
 _NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
+"""JSON-RPC errors that are about the method or its params, also where they come with HTTP 404."""
+
 
 _RETRY_S: Final = 1.0
 _CONFLICT: Final = 409
@@ -60,6 +64,7 @@ open. It notices within milliseconds that we have closed that one."""
 
 _LONGEST_RETRY_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 3600.0
+
 _NO_STREAM: Final = frozenset({400, 404, 405, 406, 501}) | CREDENTIAL_STATUSES
 """HTTP statuses with which a server says that it has no GET stream."""
 
@@ -74,7 +79,7 @@ class HttpConnection(Connection):
         channel: Sends the requests, with the host's headers.
         hear: Called with each request and notification that comes.
         timeout_s: Seconds of silence for most requests; twice as many in all.
-        clock: By which the reopening of streams waits.
+        clock: By which the reopening of the GET stream waits.
         session_id: Of an MCP session that another process began; ``None`` begins one with :meth:`initialize`.
     """
 
@@ -236,9 +241,9 @@ class HttpConnection(Connection):
 
 
 def _denies_session(error: SessionError) -> bool:
-    """Whether an error says that there is no such MCP session.
+    """Whether an error says that there is no such MCP session, as HTTP 404 does by itself.
 
-    HTTP 404 says so by itself. Source: 2025-11-25, Streamable HTTP, "Session Management", rules 3 and 4.
+    Source: 2025-11-25, Streamable HTTP, "Session Management", rules 3 and 4.
     """
     if error.http_status == _NOT_FOUND:
         return error.code not in _NOT_ABOUT_SESSIONS
@@ -246,4 +251,5 @@ def _denies_session(error: SessionError) -> bool:
 
 
 def _names_session(error: SessionError) -> bool:
+    """Whether the words of a refusal are about the session, so that they are not those of a tool."""
     return _SESSION_WORDS.search(error.remote_message) is not None

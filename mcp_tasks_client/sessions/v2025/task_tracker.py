@@ -2,7 +2,7 @@
 
 In ``input_required`` a server sends its questions on the stream of an open ``tasks/result``, so the client
 opens one, at most one a task. It stays open until the task ends, also while the task works: the next question
-comes on it, and the result. Three rules keep questions from being lost:
+and the result come on it. Three rules keep questions from being lost:
 
 - An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
   context of that request, and would abort it.
@@ -10,6 +10,9 @@ comes on it, and the result. Three rules keep questions from being lost:
   as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
   process that takes the task over. Otherwise the server would deliver the next question to it.
 - A message of the server between two polls is delivered at once, as a snapshot of the task.
+
+A task is known by the call that made it, or by the journal. Before that, what the server says of it counts
+for nothing, but for its questions, which wait for the call: see :mod:`.inbound`.
 """
 
 from __future__ import annotations
@@ -159,20 +162,22 @@ class TaskTracker:
         return self._tasks.get(task_id)
 
     def only_task_of(self, connection: Connection) -> TrackedTask | None:
-        """The only task of an MCP session that goes on; ``None`` if there are several, or none."""
+        """The only task of an MCP session that was not cancelled; ``None`` if there are several, or none."""
         found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
         return found[0] if len(found) == 1 else None
 
     def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
-        """Take up a task that a call has created."""
-        questions, since = QuestionLog(SessionData()), self._clock.monotonic()
-        task = TrackedTask(task_id, connection, questions, since=since, context=context)
-        self._tasks[task_id] = task
-        self.unfinished.add(task_id)
+        """Take up a task that a call has created, unless another call has created the same one before."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            questions, since = QuestionLog(SessionData()), self._clock.monotonic()
+            task = TrackedTask(task_id, connection, questions, since=since, context=context)
+            self._tasks[task_id] = task
+            self.unfinished.add(task_id)
         return task
 
     def latest_context(self) -> object:
-        """That of the newest of the observed tasks."""
+        """The context of the newest of the observed tasks."""
         return None if self._running is None else latest_context(self._running[1].refs())
 
     async def take_up(self, ref: TaskRef) -> TrackedTask:
@@ -274,7 +279,7 @@ class TaskTracker:
         return Snapshot(read_task(wire), task.data(self.owner).write())
 
     def deliver(self, task: TrackedTask, raw: JSONObject | None = None) -> None:
-        """Tell the core how a task is, without being asked."""
+        """Tell the engine how a task is, without being asked."""
         if self._running is None or not (raw or task.latest):
             return  # a poll tells the same
         with suppress(MalformedError):
@@ -332,7 +337,7 @@ class TaskTracker:
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
     def hear(self, task: TrackedTask, request_id: RequestId, request: JSONObject) -> bool:
-        """Take a question of a task's. Returns whether there was room for it."""
+        """Take a question of a task. Returns whether there was room for it."""
         heard = task.questions.hear(request_id, request)
         if heard == "new":
             task.news.set()
@@ -346,7 +351,7 @@ class TaskTracker:
                 self.deliver(task)
 
     def go_on(self, task: TrackedTask) -> None:
-        """Deliver the next question after an acknowledged answer, and cancel what nobody reads."""
+        """Deliver the next question after an acknowledged answer, and cancel a request without a reader."""
         self.deliver(task)
         self.begin(self._settle_abandoned, task)
 
@@ -399,7 +404,7 @@ class TaskTracker:
         elif reply is not None and status == "failed":
             self.deliver(task, inline_result(task.latest, reply))
         else:
-            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what the reply means, a poll tells
+            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # a poll tells how the task has ended
 
     def _note_lost(self, task: TrackedTask, own: OwnRequest, error: SessionError, lasted_s: float) -> None:
         """Have a poll open ``tasks/result`` again.
@@ -435,15 +440,15 @@ class TaskTracker:
         result = task.result
         if result is None or task.questions:
             return
-        with suppress(SessionError):  # what it asks before it knows, it does not ask again
+        with suppress(SessionError):  # a question that the server sends before it knows is lost
             await self._cancel_request(task, result.request_id)
         result.scope.cancel()
         if task.result is result:
             task.result = None
 
     async def _cancel_request(self, task: TrackedTask, request_id: RequestId) -> None:
-        # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
-        # its tasks, if the request is cancelled in that instant.
+        # A server answers ``tasks/result`` by itself once the task is over. mcp 1.30 ends the MCP session and
+        # all its tasks if the request is cancelled in that instant.
         if not task.connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
             await task.connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
 
