@@ -1,4 +1,4 @@
-"""Kills client processes at random instants, over several scenarios, and says what became of their tasks.
+"""Kills client processes at named stops and random instants, and says what became of their tasks.
 
 Meanwhile other processes answer what those ask.
 

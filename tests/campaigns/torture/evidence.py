@@ -54,6 +54,7 @@ What: TypeAlias = Literal[
     "looked",  # a look for calls has taken some
     "stopping",  # a process is about to suspend itself, in a look for calls; ``text`` says where
     "given up",  # a call without a key was cancelled
+    "reached",  # a call is held at a named stop; ``text`` says at which
     "unknown",  # an OutcomeUnknownError came
     "resend",  # a call with on_unknown="resend" is about to be made
     "lost",  # a SessionError came for a call without a key

@@ -24,11 +24,13 @@ import httpx
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
+    Environment,
     Inbox,
     OutcomeUnknownError,
     PollPolicy,
     SessionError,
     SqliteJournal,
+    Task,
     TaskHandle,
     TasksClient,
     TasksExtension,
@@ -36,15 +38,15 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
-from mcp_tasks_client.hosts.call_options import META_KEY
 from mcp_tasks_client.machine.states import Gathering, Observing
 
 from .evidence import LIFE_HEADER, Log
+from .stops import CALL_SENT, IN_THE_BLOCK, RESULT_COMMITTED, StopAt
 
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["Part", "Through", "call_of"]
+__all__ = ["Part", "Through", "call_of", "stopped_key"]
 
 Through: TypeAlias = Literal["client", "http", "transport", "extension"]
 """How a host makes its calls: by a ``TasksClient``; by an ``mcp.Client`` over ``tasks_http_client`` or a
@@ -66,6 +68,10 @@ LONGEST_PROMPT_S: Final = 0.1
 KEEPALIVE_S: Final = 3.0
 LIMIT_S: Final = 60.0
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=0.4)
+META_KEY: Final = "mcp-tasks-client/idempotency-key"
+WRITTEN_S: Final = 1.5
+"""Seconds in which a journal has written by itself what it writes a little later."""
+
 MAY_RESEND: Final = 'on_unknown="resend"'
 """In the message of each error that says that an outcome is unknown."""
 
@@ -88,6 +94,8 @@ class Part:
 
     backend: str = "asyncio"
     through: Through = "client"
+    stop: str | None = None
+    """The named stop at which it holds its only call; ``None`` has it do all that a host does."""
 
     def dump(self) -> str:
         """As JSON."""
@@ -114,6 +122,11 @@ def call_of(key: str) -> KeyedCall:
     number = int(key.rpartition("-")[2])
     seconds = (number * 7 % 10) * 0.01
     return KeyedCall(TOOLS[number % len(TOOLS)], {"intent": key, "seconds": seconds}, number % 4 < 2)
+
+
+def stopped_key(life: int) -> str:
+    """The key, or only the name, of the call that a process holds at a stop: one that asks."""
+    return f"stop-{life}-0"
 
 
 class Call(Protocol):
@@ -147,6 +160,7 @@ class TortureHost:
         self.answers = 0
         self.clients = 0
         self.client: TasksClient | None = None
+        self.stop = None if part.stop is None else StopAt(part.stop, stopped_key(part.life), self.log)
         # No TLS: reading the system's certificates takes longer than most of these processes live. And no
         # connection that the server may be about to drop.
         self.http = httpx.AsyncClient(
@@ -156,6 +170,8 @@ class TortureHost:
     async def live(self) -> None:
         """Everything that there is to do, as long as it may."""
         async with self.opened() as client:
+            if self.part.stop is not None:
+                await self.call_and_stop(client)
             async with self.calling(client) as call:
                 await self.bring_home(client, call)
                 if not self.part.last:
@@ -180,6 +196,7 @@ class TortureHost:
             http_client=self.http,
             headers={LIFE_HEADER: str(self.part.life)},
             poll=POLL,
+            environment=Environment(observer=self.stop),
         )
         return self.client
 
@@ -271,6 +288,30 @@ class TortureHost:
             await work(*args)
         except Exception as error:
             self.log.write("error", text=f"{work.__name__}: {type(error).__name__}: {error}")
+
+    async def call_and_stop(self, client: TasksClient) -> None:
+        """One call, which the process holds at its stop. Only one whose reply is lost has a key."""
+        stop = self.stop
+        assert stop is not None
+
+        async def see(task: Task) -> None:
+            if stop.stop == RESULT_COMMITTED and task.terminal:
+                await stop.reach()
+
+        its, keyed = call_of(stop.intent), stop.stop == CALL_SENT
+        self.log.write("begun", intent=stop.intent, keyed=keyed)
+        if stop.stop == IN_THE_BLOCK:
+            handle = await client.start_tool(its.tool, its.arguments, label=stop.intent)
+            async with handle.outcome():
+                await anyio.sleep(WRITTEN_S)
+                await stop.reach()
+        await client.call_tool(
+            its.tool,
+            its.arguments,
+            idempotency_key=stop.intent if keyed else None,
+            label=stop.intent,
+            on_update=see,
+        )
 
     # ── finding again ──
 

@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -28,8 +28,9 @@ from tests.real_server import first_line
 
 from ..answering import answering
 from .evidence import Evidence, Life, Request, What, read_log
-from .host import Part
+from .host import Part, stopped_key
 from .host import Through as OneWay
+from .stops import CALL_SENT, STOPS
 
 __all__ = ["SCENARIOS", "Scenario", "Servers", "Through", "rounds_of", "servers", "torture"]
 
@@ -37,6 +38,9 @@ START_LIMIT_S: Final = 60.0
 LAST_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 10.0
 KILLS_A_ROUND: Final = 25
+STOPPED: Final = "fastmcp"
+"""The server whose hosts are killed at each named stop."""
+
 KEYS_A_LIFE: Final = 4
 SHARED_LIVES: Final = 4
 """A key is called by so many processes, one after the other or at the same time."""
@@ -181,6 +185,7 @@ class Round:
         url: The server's.
         folder: For the journal and the logs.
         through: How its hosts make their calls.
+        stops: The named stop of each process that is killed. Without any, chance decides about instants.
     """
 
     scenario: Scenario
@@ -190,6 +195,7 @@ class Round:
     url: str
     folder: Path
     through: Through
+    stops: Sequence[str] = ()
     lives: list[Life] = field(default_factory=list, init=False)
     others: list[Life] = field(default_factory=list, init=False)
     begun: int = field(default=0, init=False)
@@ -199,7 +205,7 @@ class Round:
         """Kill as often as is wanted, and let a last process bring everything home."""
         places = min(self.scenario.processes, self.kills)
         with ExitStack() as others:
-            for number, patience_s in enumerate(PATIENCES_S, 1):
+            for number, patience_s in enumerate(() if self.stops else PATIENCES_S, 1):
                 others.enter_context(self._answering(1000 * self.number + 900 + number, patience_s))
             with ThreadPoolExecutor(places) as threads:
                 for place in [threads.submit(self._keep_killing) for _ in range(places)]:
@@ -240,20 +246,30 @@ class Round:
 
     def _part(self, *, last: bool = False) -> Part:
         self.begun += 1
-        newest = KEYS_A_LIFE * self.begun
-        oldest = 0 if last else max(0, newest - KEYS_A_LIFE * SHARED_LIVES)
         return Part(
             url=self.url,
             journal=str(self._journal),
             log=str(self.folder / f"life-{self.begun}.jsonl"),
-            life=1000 * self.number + self.begun,
+            life=self._life(self.begun),
             seed=self.chance.getrandbits(32),
-            keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
+            keys=self._keys(last),
             last=last,
-            leaves=0.0 if last else self.chance.choice(LEAVES),
+            leaves=0.0 if last or self.stops else self.chance.choice(LEAVES),
             backend="trio" if self.begun % 3 == 0 else "asyncio",
             through=self._next_way(),
+            stop=None if last or not self.stops else self.stops[self.begun - 1],
         )
+
+    def _life(self, begun: int) -> int:
+        return 1000 * self.number + begun
+
+    def _keys(self, last: bool) -> list[str]:
+        """What the process that was begun now calls under a key."""
+        if self.stops:
+            return [stopped_key(self._life(self.stops.index(CALL_SENT) + 1))]
+        newest = KEYS_A_LIFE * self.begun
+        oldest = 0 if last else max(0, newest - KEYS_A_LIFE * SHARED_LIVES)
+        return [f"key-{self.number}-{number}" for number in range(oldest, newest)]
 
     def _next_way(self) -> OneWay:
         if self.through != "each":
@@ -265,6 +281,8 @@ class Round:
         return ways[self.begun % len(ways)]
 
     def _instant(self) -> Instant:
+        if self.stops:
+            return Instant("reached", 0.0)
         chance = self.chance.random()
         if chance < 0.6:
             return Instant("ready", self.chance.uniform(0.005, 0.4))
@@ -302,7 +320,7 @@ def killed(process: Program, instant: Instant | None) -> float | None:
         if instant is not None:
             wait_for(words, "ready", START_LIMIT_S)
         if instant is not None and instant.after != "ready":
-            wait_for(words, instant.after, MOMENT_LIMIT_S)
+            wait_for(words, instant.after, START_LIMIT_S if instant.after == "reached" else MOMENT_LIMIT_S)
         with suppress(subprocess.TimeoutExpired):
             process.wait(LAST_LIMIT_S if instant is None else instant.seconds)
             return None
@@ -331,13 +349,17 @@ def wait_for(words: SimpleQueue[str], wanted: str, limit_s: float) -> None:
 def torture(kills: int, seed: int, folder: Path, through: Through = "client") -> Iterator[Evidence]:
     """Play all rounds, one after the other, and give the evidence of each.
 
+    In the first one a process is killed at each named stop.
+
     Args:
-        kills: How many processes are killed in all.
+        kills: How many processes are killed at instants of chance.
         seed: Decides everything but what the operating system does.
         folder: For journals and logs.
-        through: How hosts make their calls.
+        through: How those hosts make their calls.
     """
     with servers(seed, folder) as all_of_them:
+        at_stops = Scenario(STOPPED, 3)
+        yield _round(0, at_stops, len(STOPS), seed, folder, all_of_them, "client", stops=[*STOPS])
         for number, (scenario, share) in enumerate(rounds_of(kills), 1):
             if through in ("transport", "extension") and scenario.endpoint == "flaky":
                 # A reply that is cut ends the whole client of the SDK, and its host with it.
@@ -353,6 +375,7 @@ def _round(
     folder: Path,
     all_of_them: Servers,
     through: Through,
+    stops: Sequence[str] = (),
 ) -> Evidence:
     own = folder / f"round-{number}"
     own.mkdir()
@@ -365,13 +388,14 @@ def _round(
         url=all_of_them.endpoint(scenario.endpoint),
         folder=own,
         through=through,
+        stops=stops,
     )
     this.play()
     complaints = all_of_them.complaints()[complained:]
     if through != "client":
         complaints = [one for one in complaints if not one.startswith(OF_THE_SDK)]
     evidence = Evidence(
-        scenario=f"round {number}, {scenario}, through {through}",
+        scenario=f"round {number}, {scenario}, through {through}{', at stops' if stops else ''}",
         lives=this.lives,
         others=this.others,
         requests=all_of_them.ledger(since=seen),

@@ -1,4 +1,4 @@
-"""Processes killed at random instants; and the check itself, on evidence that is made up."""
+"""Processes killed at named stops and at random instants; and the check itself, on made-up evidence."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .__main__ import table
 from .evidence import Evidence, Life, Line, Request, What
 from .figures import NEVER, Figures, Verdict
 from .run import Through, rounds_of, torture
+from .stops import STOPS
 from .verdict import judge
 
 SHORT: Final[dict[Through, int]] = {"each": 3}
@@ -22,20 +23,23 @@ LONG: Final[dict[Through, int]] = {"client": 500, "http": 200, "transport": 200,
 Change = Callable[[Evidence], Evidence]
 
 
-def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(
+@requirement("law:1", "law:2", "law:3", "law:4", "law:5", "law:15", "persist:task-ids")
+def test_no_promise_is_broken_to_hosts_that_are_killed_at_stops_and_at_random_instants(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     is_long = request.config.getoption("--long")
     for through, kills in (LONG if is_long else SHORT).items():
-        seed, verdict = random.SystemRandom().getrandbits(32), Verdict()
+        seed, verdict, reached = random.SystemRandom().getrandbits(32), Verdict(), set[str]()
         folder = tmp_path / through
         folder.mkdir()
         for evidence in torture(kills, seed, folder, through):
             verdict += judge(evidence)
+            reached |= {one.text for life in evidence.lives for one in life.lines if one.what == "reached"}
         figures = verdict.figures
         assert verdict.breaches == [], f"seed {seed}, through {through}"
         assert {name: getattr(figures, name) for name in NEVER} == dict.fromkeys(NEVER, 0)
-        assert figures.killed == kills
+        assert reached == {*STOPS}
+        assert figures.killed == len(STOPS) + kills
         assert figures.given_up or not is_long
         assert min(figures.started, figures.delivered, figures.questions, figures.polls) > kills, (
             "there was something to lose"
@@ -175,6 +179,13 @@ def sent(*requests: Request) -> Change:
     return lambda evidence: replace(evidence, requests=[*evidence.requests, *requests])
 
 
+def unpolled(task_id: str) -> Change:
+    """Let nobody have polled a task."""
+    return lambda evidence: replace(
+        evidence, requests=[r for r in evidence.requests if (r.method, r.task_id) != ("tasks/get", task_id)]
+    )
+
+
 OUTSIDE = 901
 
 
@@ -243,6 +254,15 @@ BREACHES: dict[str, tuple[str, Change]] = {
     "a keyed call without an end": ("lost", unsaid("delivered", "k")),
     "a task that the host knew": ("lost", unsaid("delivered", "seen")),
     "a task that was polled": ("lost", both(unsaid("delivered", "seen"), unsaid("task", "seen"))),
+    "a task whose host was stopped": (
+        "lost",
+        both(
+            unsaid("delivered", "seen"),
+            unsaid("task", "seen"),
+            unpolled("S"),
+            said(FIRST, line(1.5, "reached", intent="seen")),
+        ),
+    ),
     "a task whose host lived on": (
         "lost",
         both(
@@ -283,6 +303,18 @@ BREACHES: dict[str, tuple[str, Change]] = {
             said(FIRST, line(8.0, "resend", intent="f", keyed=True)),
             sent(asked("tools/call", 8.1, FIRST, intent="f")),
             SENT_FIRST,
+        ),
+    ),
+    "a question that was answered before a stop": (
+        "asked_twice",
+        both(
+            said(
+                FIRST,
+                line(8.0, "asked", **AGE),
+                line(8.1, "answered", **AGE),
+                line(9.0, "reached", intent="k"),
+            ),
+            said(SECOND, line(12.0, "asked", **AGE)),
         ),
     ),
     "a question that was answered by one who lives": (

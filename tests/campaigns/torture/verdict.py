@@ -216,7 +216,7 @@ def _rounds_again(calls: Sequence[Request]) -> Iterator[tuple[Request, Request]]
 
 def _judge_unkeyed(case: _Case, verdict: Verdict) -> None:
     """A task whose reply arrived must come home. The host, or a request about it, shows that it did."""
-    seen = {line.intent for line, _ in case.lines("task")}
+    seen = {line.intent for line, _ in case.lines("task", "reached")}
     asked_about = {request.task_id for request in case.requests if request.method.startswith("tasks/")}
     for task_id, call in case.created.items():
         begun = case.begun.get(call.intent or "")
@@ -323,6 +323,12 @@ def _committed(case: _Case, question: _Question, prompt: _Prompt, answered: Sequ
     if prompt.asked.committed and not just_left:
         return "the journal had an answer"
     for one in answered:
+        assert one.answered_at is not None
+        if any(
+            line.what == "reached" and line.intent == one.asked.intent and line.at > one.answered_at
+            for line in one.life.lines
+        ):
+            return f"life {one.life.number} was stopped after the commit of its answer"
         if one.life.alive_at(prompt.at):
             return f"life {one.life.number} answered at {one.answered_at:.3f} and was alive"
     for request in case.answers_to(question, prompt.asked, before=prompt.at):

@@ -64,7 +64,9 @@ async def test_each_end_is_stored_once_by_its_key_however_often_services_die_and
     async def serve(lives_s: list[float]) -> None:
         """Run a service, and begin it anew each time that it is killed. The last one lives on."""
         for life_s in [*lives_s, LIMIT_S]:
-            with Program("-m", "tests.campaigns.kill.service", url, journal, database, text=True) as process:
+            with Program(
+                "-m", "tests.campaigns.torture.service", url, journal, database, text=True
+            ) as process:
                 try:
                     await anyio.sleep(life_s)
                 finally:

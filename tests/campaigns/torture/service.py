@@ -1,7 +1,7 @@
 """A service in a process of its own, to be killed: it delivers the ends of all users to a store that fails.
 
-``python -m tests.campaigns.kill.service URL JOURNAL DATABASE`` goes on until it is killed. Half of the times
-the store fails, before its commit or after it.
+``python -m tests.campaigns.torture.service URL JOURNAL DATABASE`` goes on until it is killed. The store fails
+half of the times, before its commit or after it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Final
 import anyio
 from mcp_types import CallToolResult, ElicitResult
 
-from mcp_tasks_client import PostgresJournal, TaskRecord, TasksClient, TasksClientError
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, PostgresJournal, TaskRecord, TasksClient, TasksClientError
 
 __all__ = ["LEASE_S", "journal_at", "make_client", "make_table", "read"]
 
