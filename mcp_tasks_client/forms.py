@@ -33,7 +33,6 @@ from .errors import FormError
 from .protocol import JSONObject
 from .protocol.json_schema import (
     FORM_STEPS,
-    TooCostlyError,
     UnusableSchemaError,
     find_mismatch,
     follow_reference,
@@ -296,7 +295,7 @@ class Field:
         try:
             # As an item, since its place in the message is short then, however long the name is.
             problem = find_mismatch([value], self._checked, FORM_STEPS, note_pattern)
-        except (UnusableSchemaError, TooCostlyError) as error:
+        except UnusableSchemaError as error:
             raise self._error(f"the server's schema cannot be used: {error}") from None
         return None if problem is None else problem.removeprefix("$[0]").removeprefix(": ")
 

@@ -54,8 +54,8 @@ async def read_result(
         deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
             result unchecked.
         context: Of the call.
-        output_schema: What becomes of a result that does not match the tool's output schema, or cannot be
-            checked against it within bounds.
+        output_schema: What becomes of a result that does not match the tool's output schema. A schema that is
+            not valid, or that costs too much to check, says nothing about the result.
 
     Raises:
         RemoteProtocolError: It is no result; or as ``output_schema`` says. The error's data is what came.
@@ -98,13 +98,8 @@ async def _find_fault(
             # The server may have changed the schema since its tools were listed.
             mismatch = await _find_mismatch(raw, await schema_of(fresh=True), pass_over)
     except UnusableSchemaError as error:
-        logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
+        logger.info("The output of %r is not checked: %s", tool, quote(str(error), task_id))
         return None
-    except TooCostlyError as error:
-        return (
-            f"The result of {tool!r} cannot be checked against the tool's output schema within bounds: "
-            f"{quote(str(error), task_id)}."
-        )
     if mismatch is None:
         return None
     return (

@@ -6,8 +6,8 @@ that a worker thread alone would not free the event loop. Therefore:
 
 - *visits*, each of one subschema at one value, are counted from above before anything is evaluated.
   References multiply them, which is how a schema of 1.5 KB comes to take minutes;
-- a *pattern* is matched by a keyword of our own. It counts states times characters before each match, and
-  other threads get their turn between two matches;
+- a *pattern* is matched by a keyword of our own, in linear time. It counts states times characters before
+  each match, and other threads get their turn between two matches;
 - nothing may be nested too deeply, since deep nesting overflows the evaluator's stack.
 
 References stay inside the document. Nothing is ever fetched.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -59,18 +58,19 @@ _STEPS_TO_COMPILE: Final = 200
 """Steps for each JSON value in a schema; the other costs below are measured likewise."""
 
 _STEPS_TO_COUNT: Final = 50
-_STEPS_TO_EXPLAIN: Final = 2_000
-_STEPS_TO_COMPILE_PATTERN: Final = 1_500
-_CHARACTERS_TO_COMPILE_PATTERN: Final = 20
+_MOST_EXPLAINED: Final = 2_000
+"""Visits after which a mismatch in alternatives is not explained: each could become an error of its own."""
 
-_REGEX_BYTES: Final = 2**20
-_BACKTRACKS: Final = 1_000
-_BACKTRACKING_STATES: Final = 100
-"""States that a pattern with look-around or back-references counts as, at least, and one for each character
-of the text: such a pattern is tried anew at each of them."""
+_REGEX_BYTES: Final = 2**16
+"""Bytes of a compiled pattern. What would be larger cannot be read."""
+
+_STEPS_TO_COMPILE_PATTERN: Final = 80_000
+_STEPS_TO_COMPILE_CHARACTER: Final = 700
+_STEPS_TO_MATCH: Final = 100
+_STEPS_TO_MATCH_CHARACTER: Final = 4
+"""Steps for each state of a pattern at each character."""
 
 _REGEX_TOKEN: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
-_NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 
 _IN_PLACE: Final = (
     *("not", "if", "then", "else", "allOf", "anyOf", "oneOf"),
@@ -100,7 +100,7 @@ class UnusableSchemaError(ValueError):
     """The schema is not valid, or refers to something outside itself: nothing can be said about the value."""
 
 
-class TooCostlyError(ValueError):
+class TooCostlyError(UnusableSchemaError):
     """The value cannot be checked within bounds. The message says what is too large."""
 
 
@@ -112,8 +112,8 @@ def find_mismatch(
 ) -> str | None:
     """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
 
-    Formats are not checked. A pattern that cannot be read, such as one that only JavaScript reads, says
-    nothing about the value.
+    Formats are not checked. A pattern that cannot be read says nothing about the value: one that only
+    JavaScript reads, or one with look-around or back-references, which cannot be matched in linear time.
 
     Args:
         value: Any JSON value.
@@ -145,7 +145,7 @@ def find_mismatch(
     except Exception as error:
         raise UnusableSchemaError(quote(f"{type(error).__name__}: {error}")) from None
     try:
-        mismatch = _evaluate(validator, value, explain=visits.alternatives * _STEPS_TO_EXPLAIN <= MAX_STEPS)
+        mismatch = _evaluate(validator, value, explain=visits.can_explain)
         if mismatch is not None and patterns.unreadable:
             # Where a pattern is negated, the value does not match because the pattern does.
             patterns.unreadable_match = False
@@ -212,8 +212,7 @@ def _check_document(schema: JSONObject, max_steps: int) -> None:
                 if isinstance(part.get(keyword), str):
                     raise UnusableSchemaError(f"{keyword} is not supported")
             patterns = part.get("patternProperties")
-            for pattern in patterns if isinstance(patterns, dict) else ():
-                to_compile += _STEPS_TO_COMPILE_PATTERN + _states(pattern) * _CHARACTERS_TO_COMPILE_PATTERN
+            to_compile += sum(map(_steps_to_compile, patterns if isinstance(patterns, dict) else ()))
     if to_compile > max_steps:
         raise TooCostlyError("the schema has too many patternProperties, or too large ones")
 
@@ -225,38 +224,28 @@ class _Visits:
         schema: With its references.
         levels: The values by their depth.
         max_steps: Of counting, and of what is counted.
+
+    Attributes:
+        total: Their number.
+        can_explain: Whether there are so few, or none in alternatives, that it may be searched for where the
+            value does not match.
     """
 
     def __init__(self, schema: JSONObject, levels: _Levels, max_steps: int) -> None:
         self._schema = schema
-        self._levels = levels
         self._max_steps = max_steps
-        self._counts: dict[tuple[int, int], int | None] = {}
-        self._alternatives: list[Any] = []
-        self._path = 0
-        visits = 0
+        self._counts: dict[tuple[int, int], int] = {}
+        self._has_alternatives = False
+        objects = (v for level in levels for v in level if isinstance(v, dict))
+        self._longest_name = max((len(name) for names in objects for name in names), default=0)
+        self.total = 0
         for below, level in enumerate(levels):
-            visits += len(level) * self._count(schema, below)
-            if visits > max_steps:
+            self.total += len(level) * self._count(schema, below, 0)
+            if self.total > max_steps:
                 raise TooCostlyError("the schema unfolds to too much for a value of this size")
+        self.can_explain = self.total <= _MOST_EXPLAINED or not self._has_alternatives
 
-    @property
-    def alternatives(self) -> int:
-        """Visits that lie in the alternatives of one ``anyOf`` or ``oneOf``, at most."""
-        widest = [1] + [max(map(len, self._levels[depth:])) for depth in range(1, len(self._levels))]
-        return max(
-            (
-                sum(
-                    (self._counts.get((id(one), below)) or 0) * width
-                    for one in alternatives
-                    for below, width in enumerate(widest)
-                )
-                for alternatives in self._alternatives
-            ),
-            default=0,
-        )
-
-    def _count(self, schema: Any, below: int) -> int:
+    def _count(self, schema: Any, below: int, path: int) -> int:
         """Subschemas of ``schema`` that meet one value, so many levels below where ``schema`` is applied."""
         if not isinstance(schema, dict):
             return 1  # true or false
@@ -264,41 +253,31 @@ class _Visits:
         if key not in self._counts:
             if len(self._counts) * _STEPS_TO_COUNT > self._max_steps:
                 raise TooCostlyError("the schema is too large for a value that is nested so deeply")
-            if self._path == _MAX_UNFOLDED_LEVELS:
+            if path == _MAX_UNFOLDED_LEVELS:
                 raise TooCostlyError(f"the schema unfolds to more than {_MAX_UNFOLDED_LEVELS} levels")
-            self._counts[key] = None
-            self._path += 1
-            self._counts[key] = self._count_anew(schema, below)
-            self._path -= 1
-        count = self._counts[key]
-        if count is None:
-            raise UnusableSchemaError("a reference leads back to itself")
-        return count
+            self._counts[key] = self._count_anew(schema, below, path + 1)
+        return self._counts[key]
 
-    def _count_anew(self, schema: JSONObject, below: int) -> int:
-        count = sum(self._count(sub, below) for sub in subschemas(schema, _IN_PLACE))
+    def _count_anew(self, schema: JSONObject, below: int, path: int) -> int:
+        count = sum(self._count(sub, below, path) for sub in subschemas(schema, _IN_PLACE))
         if "$ref" in schema:
-            count += self._count(follow_reference(self._schema, schema["$ref"]), below)
+            count += self._count(follow_reference(self._schema, schema["$ref"]), below, path)
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             count *= 3  # they evaluate everything beside them again
         if below:
-            count += max((self._count(sub, below - 1) for sub in subschemas(schema, _ONE_BELOW)), default=0)
-            count += sum(self._count(sub, below - 1) for sub in subschemas(schema, _ALL_BELOW))
+            of_one = [self._count(sub, below - 1, path) for sub in subschemas(schema, _ONE_BELOW)]
+            count += max(of_one, default=0)
+            count += sum(self._count(sub, below - 1, path) for sub in subschemas(schema, _ALL_BELOW))
             patterns = schema.get("patternProperties")
             if below == 1 and isinstance(patterns, dict):
-                count += sum(map(_states, patterns)) * self._longest_name
+                count += sum(map(_states, patterns)) * self._longest_name * _STEPS_TO_MATCH_CHARACTER
             return count + 2 * bool(schema.get("uniqueItems"))  # each item is hashed and compared whole
         count += 1 + sum(len(v) for v in schema.values() if isinstance(v, list | dict))
         for keyword in ("enum", "const"):
             if isinstance(schema.get(keyword), list | dict):
                 count += sum(map(len, _levels(schema[keyword], self._max_steps, keyword)[2:]))
-        self._alternatives += [schema[k] for k in ("anyOf", "oneOf") if isinstance(schema.get(k), list)]
+        self._has_alternatives |= "anyOf" in schema or "oneOf" in schema
         return count
-
-    @cached_property
-    def _longest_name(self) -> int:
-        objects = (v for level in self._levels for v in level if isinstance(v, dict))
-        return max((len(name) for names in objects for name in names), default=0)
 
 
 def follow_reference(schema: JSONObject, reference: Any) -> Any:
@@ -372,38 +351,30 @@ class _Patterns:
             return False
         if pattern in self.unreadable:
             return self.unreadable_match
-        states = _states(pattern)
-        if _NEEDS_BACKTRACKING.search(pattern):
-            states = max(states, _BACKTRACKING_STATES) + len(text)
-        steps = states * (len(text) + 1)
+        steps = _STEPS_TO_MATCH + _states(pattern) * (len(text) + 1) * _STEPS_TO_MATCH_CHARACTER
         if pattern not in self._matchers:
-            steps += _STEPS_TO_COMPILE_PATTERN + states * _CHARACTERS_TO_COMPILE_PATTERN
+            steps += _steps_to_compile(pattern)
         self._left -= steps
         if steps > self._max_steps or self._left < 0:
-            return self._fail(TooCostlyError(f"the pattern {quote(pattern)} takes too long"))
+            self.failure = TooCostlyError(f"the pattern {quote(pattern)} takes too long")
+            return False
         return self._match(pattern, text)
 
     def _match(self, pattern: str, text: str) -> bool:
-        from jsonschema_rs import FancyRegexOptions, ValidationError, ValidationErrorKind, validator_for
+        from jsonschema_rs import RegexOptions, ValidationError, validator_for
 
         if pattern not in self._matchers:
-            options = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_REGEX_BYTES)
+            options = RegexOptions(size_limit=_REGEX_BYTES)
             try:
                 self._matchers[pattern] = validator_for({"pattern": pattern}, pattern_options=options)
             except ValidationError:
                 self.unreadable[pattern] = None
                 return self.unreadable_match
-        try:
-            self._matchers[pattern].validate(text)
-        except ValidationError as error:
-            if isinstance(error.kind, ValidationErrorKind.BacktrackLimitExceeded):
-                self._fail(TooCostlyError(f"the pattern {quote(pattern)} takes too long"))
-            return False
-        return True
+        return self._matchers[pattern].is_valid(text)
 
-    def _fail(self, failure: TooCostlyError) -> bool:
-        self.failure = failure
-        return False
+
+def _steps_to_compile(pattern: str) -> int:
+    return _STEPS_TO_COMPILE_PATTERN + len(pattern) * _STEPS_TO_COMPILE_CHARACTER
 
 
 def _states(pattern: str) -> int:

@@ -21,7 +21,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from ..protocol import JSONObject
-from ..protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
+from ..protocol.json_schema import FORM_STEPS, UnusableSchemaError, find_mismatch
 from ..protocol.replies import RpcError
 from ..protocol.text import is_encodable, quote
 
@@ -131,7 +131,7 @@ def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None
     """
     try:
         return find_mismatch(content, form.requested_schema, FORM_STEPS, note_pattern)
-    except (UnusableSchemaError, TooCostlyError) as error:
+    except UnusableSchemaError as error:
         raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
 
 

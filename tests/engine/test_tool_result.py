@@ -146,14 +146,15 @@ async def test_nothing_is_checked_of_an_unknown_tool_or_an_error_or_without_a_de
     assert catalogue.asked == []
 
 
-async def test_what_cannot_be_checked_within_bounds_is_an_error_that_says_so_and_has_the_result() -> None:
+async def test_what_costs_too_much_to_check_passes_with_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
-    raw = structured("x")
-    with pytest.raises(
-        RemoteProtocolError, match=r"cannot be checked .* within bounds: the schema unfolds"
-    ) as caught:
-        await read(raw, {"$ref": "#/$defs/d0", "$defs": {**twice, "d30": {}}})
-    assert caught.value.data is raw
+    result, _ = await read(structured("x"), {"$ref": "#/$defs/d0", "$defs": {**twice, "d30": {}}})
+    assert result.structured_content == "x"
+    (told,) = caplog.messages
+    assert told.startswith("The output of 'tool' is not checked: the schema unfolds to too much")
 
 
 async def test_a_name_without_a_utf_8_form_is_an_error_of_ours() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mcp_tasks_client.protocol import json_schema
 from mcp_tasks_client.protocol.json_schema import (
+    FORM_STEPS,
     INLINE_STEPS,
     MAX_STEPS,
     TooCostlyError,
@@ -73,7 +74,6 @@ def doubling(levels: int, keyword: str = "allOf") -> dict[str, Any]:
         ({}, {"$schema": LATEST, "$id": "https://a.example/s"}),
         ("not a mail address", {"format": "email"}),
         ("not a mail address", {"$schema": DRAFT_7, "format": "email"}),
-        ("-12.50", {"pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}),  # as pydantic describes a Decimal
         ("0b5f1f9a-6c2e-4f44-9a7e-0e4f3f9f8a11", {"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}),
         (7, {"pattern": "^x"}),
     ],
@@ -90,7 +90,6 @@ def test_a_value_that_matches_has_no_mismatch(value: Any, schema: dict[str, Any]
         ([{"b": 2}], {"items": {"properties": {"b": {"const": 1}}}}, "$[0].b: 1 was expected"),
         ("b", {"$ref": "#/$defs/n", "$defs": {"n": {"enum": ["a"]}}}, '$: the value is not one of "a"'),
         ("ab", {"pattern": "^b"}, "$: the value does not match the pattern ^b"),
-        ("ab", {"pattern": "^(?=b)"}, "$: the value does not match the pattern ^(?=b)"),
     ],
 )
 def test_a_mismatch_is_one_line_that_says_where_and_what(
@@ -264,7 +263,6 @@ def test_what_is_too_deep_or_too_large_is_too_costly(value: Any, schema: dict[st
         ("(x{1000}){1000}", "x"),
         ("(x{100,}){1000}", "x"),
         (r"(?=(a+))(a|aa)*z", "a" * 10_000),
-        (r"(?=(a+))(a|aa)*z", "a" * 150),
         (r"^(?:(a+)+)\1$", "a" * 300 + "b"),
     ],
 )
@@ -294,6 +292,18 @@ def test_many_matches_of_one_pattern_are_too_costly_together() -> None:
         find_mismatch(["a" * 1_000] * 1_000, schema)
 
 
+def test_many_patterns_are_too_costly_together() -> None:
+    """Some take a millisecond each to compile, whatever they are matched with."""
+    several = [f"^x{n}|[^a]{{9}}" for n in range(100)]
+    schema = {"allOf": [{"pattern": pattern} for pattern in several]}
+    for steps in (INLINE_STEPS, FORM_STEPS):
+        with pytest.raises(TooCostlyError, match="pattern"):
+            find_mismatch("b" * 9, schema, steps)
+    assert find_mismatch("b" * 9, schema, MAX_STEPS) is None
+    with pytest.raises(TooCostlyError, match="too many patternProperties"):
+        find_mismatch({}, {"patternProperties": dict.fromkeys(several, True)}, MAX_STEPS)
+
+
 def test_one_match_that_would_hold_the_event_loop_is_left_to_a_thread() -> None:
     schema, text = {"pattern": "^a{100}"}, "a" * 5_000
     with pytest.raises(TooCostlyError, match="pattern"):
@@ -303,17 +313,17 @@ def test_one_match_that_would_hold_the_event_loop_is_left_to_a_thread() -> None:
 
 def test_what_a_failed_match_hides_is_not_taken_for_an_answer() -> None:
     """``not`` makes a match of what could not be matched."""
-    pattern = {"pattern": r"^(?=a)(a|aa)+\1$"}
-    for value in ("a" * 50 + "!", ["a" * 50 + "!", "a"], "a" * 10_000):
+    pattern = {"pattern": "^(a|aa)+$"}
+    for value in ("a" * 20_000 + "!", ["a" * 20_000 + "!", "a"]):
         with pytest.raises(TooCostlyError, match="pattern"):
             find_mismatch(value, {"not": pattern, "items": pattern})
 
 
 def test_a_second_look_for_the_message_is_within_the_bound_as_well() -> None:
     schema = {"items": {"not": {"pattern": "^a{100}"}}}
-    assert find_mismatch(["b" * 1800] * 2 + ["a" * 1800], schema) is not None
+    assert find_mismatch(["b" * 200] * 6 + ["a" * 200], schema) is not None
     with pytest.raises(TooCostlyError, match="pattern"):
-        find_mismatch(["b" * 1800] * 6 + ["a" * 1800], schema)
+        find_mismatch(["b" * 200] * 15 + ["a" * 200], schema)
 
 
 def test_where_a_value_fails_is_not_searched_for_in_too_many_alternatives() -> None:
@@ -402,11 +412,10 @@ def test_no_evaluation_takes_more_visits_than_were_counted_before(
         counter = json_schema._Visits(schema, levels, MAX_STEPS)
     except (UnusableSchemaError, TooCostlyError):
         return
-    bound = sum(len(level) * counter._count(schema, below) for below, level in enumerate(levels))
     _Counter.visits = 0
     validator = jsonschema_rs.validator_for(_count_every_visit(schema), keywords={"counted": _Counter})
     validator.is_valid(value)
-    assert _Counter.visits <= bound
+    assert _Counter.visits <= counter.total
 
 
 # ── nothing is fetched ────────────────────────────────────────────────────────────────────────
@@ -501,7 +510,7 @@ def test_a_schema_that_says_nothing_about_values_is_unusable(schema: dict[str, A
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("pattern", [r"^[\w-.]+$", "^a{,3}$", "("])
+@pytest.mark.parametrize("pattern", [r"^[\w-.]+$", "^a{,3}$", "(", "^(?!b)", r"^(A)\1?"])
 def test_a_pattern_that_cannot_be_read_is_passed_over_and_told(pattern: str) -> None:
     """The server, whose language reads it, validates."""
     told: list[str] = []
