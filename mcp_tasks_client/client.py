@@ -22,7 +22,7 @@ from .engine.adoption import Adoption, check_limit
 from .engine.audience import OnUpdate
 from .engine.delivery import Store, deliver, deliver_for_all
 from .engine.endpoint import Endpoint, Line
-from .engine.engine import Engine, OnAbandon
+from .engine.engine import OnAbandon
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.notifications import OnNotification, tell_notifications
@@ -33,13 +33,13 @@ from .estimate import Estimate
 from .handle import TaskHandle, TaskReference
 from .hosts.call_options import CallOptions, read_options
 from .hosts.sdk.introspection import is_client
+from .hosts.shared_options import SharedOptions
 from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
-from .journal.sqlite.journal import choose_journal
 from .machine.record import Scope, TaskRecord, reference_of
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .protocol import OLDER_VERSION
-from .questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from .questions.callbacks import ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .questions.question import Answer, Question, to_wire
 from .sessions.base import Session, ToolCall
 from .sessions.stdio.stdio_server import StdioServer
@@ -169,10 +169,23 @@ class TasksClient:
                 "on_notification is for a server that is given by its URL or its command. A client of "
                 "your own has its own."
             )
+        options = SharedOptions(
+            journal=journal,
+            endpoint=endpoint,
+            principal=principal,
+            application=application,
+            elicitation=elicitation,
+            sampling=sampling,
+            roots=roots,
+            poll=poll,
+            on_abandon=on_abandon,
+            output_schema=output_schema,
+            environment=environment,
+        )
         session: Session
         if isinstance(server, str | StdioServer | Session):
             environment = environment or Environment()
-            inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+            inputs: Inputs = options.callbacks
             policy = poll or PollPolicy()
             older = {"receive": receive, "task_preference": task_preference, "task_ttl_s": task_ttl_s}
             if isinstance(server, str):
@@ -211,14 +224,7 @@ class TasksClient:
                 session = server
             self._session, self._inputs = session, inputs
             self._scope = Scope(endpoint or session.endpoint, principal or "")
-            self._engine = Engine(
-                journal=choose_journal(journal),
-                policy=policy,
-                on_abandon="detach" if on_abandon is None else on_abandon,
-                output_schema="raise" if output_schema is None else output_schema,
-                application=application,
-                environment=environment,
-            )
+            self._engine = options.make_engine()
             return
         if not is_client(server):
             raise TypeError(
@@ -231,20 +237,7 @@ class TasksClient:
         # Needs the SDK, which whoever has a client of it has.
         from .hosts.sdk.over_client import OverClient
 
-        over = OverClient.of(
-            server,
-            journal=journal,
-            endpoint=endpoint,
-            principal=principal,
-            application=application,
-            elicitation=elicitation,
-            sampling=sampling,
-            roots=roots,
-            poll=poll,
-            on_abandon=on_abandon,
-            output_schema=output_schema,
-            environment=environment,
-        )
+        over = OverClient.of(server, options)
         self._session, self._inputs, self._scope = over.session, over.inputs, over.scope
         self._engine = over.engine
 

@@ -7,7 +7,6 @@ client, or the relay between a session and its streams.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +16,11 @@ from mcp_types import INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
 from ..engine.audience import OnUpdate
 from ..engine.endpoint import Endpoint, Line
-from ..engine.engine import Engine, OnAbandon
-from ..engine.environment import Environment
+from ..engine.engine import Engine
 from ..engine.live_call import LiveCall
 from ..engine.outcome import as_rpc_error
-from ..engine.tool_result import OutputSchema
 from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
 from ..handle import detached
-from ..journal.base import Journal
-from ..journal.sqlite.journal import choose_journal
 from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
@@ -35,7 +30,7 @@ from ..sessions.base import INVALID_PARAMS, Limits
 from .host_call import HostCall, can_be_asked, questions_for, result_for
 from .questions import tell_refusal
 
-__all__ = ["HostCalls", "MadeCall", "make_engine", "make_limits", "refuse"]
+__all__ = ["HostCalls", "MadeCall", "make_limits", "refuse"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -43,30 +38,6 @@ _DECLINED: Final = "A URL has to be visited before the call, and that was declin
 
 _CALLS_IN_FLIGHT: Final = 2**31
 """A host limits its calls itself. It may have stopped waiting for some of them without a word."""
-
-
-def make_engine(
-    journal: Journal | str | os.PathLike[str] | None,
-    poll: PollPolicy | None,
-    on_abandon: OnAbandon,
-    output_schema: OutputSchema,
-    application: str | None,
-    environment: Environment | None,
-) -> Engine:
-    """The engine of a way in that is dropped into a host. Nothing is driven beyond the host's own calls.
-
-    Raises:
-        TypeError: ``journal`` is nothing that could be one.
-        ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
-    """
-    return Engine(
-        journal=choose_journal(journal),
-        policy=poll or PollPolicy(),
-        on_abandon=on_abandon,
-        output_schema=output_schema,
-        application=application,
-        environment=environment,
-    )
 
 
 def make_limits(policy: PollPolicy) -> Limits:

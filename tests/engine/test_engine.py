@@ -50,16 +50,16 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
-    async def see_through(task_id: str) -> Any:
+    async def see_through(task_id: str, line: Line) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+        return await endpoint.see_task_through(line, created, "tool", timeout=None)
 
-    journal.refuses = (refused,)
-    with pytest.raises(JournalLockedError) as caught:
-        await see_through("first")
-    assert caught.value.handle.task_id == "first"
+    journal.refuses, line = (refused,), Line()
+    with pytest.raises(JournalLockedError):
+        await see_through("first", line)
+    assert line.begun.task_id == "first"
     journal.refuses = ()
-    assert text(await see_through("second")) == "done"
+    assert text(await see_through("second", Line())) == "done"
     assert endpoint.engine.store.registry.unsaved == set()
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
@@ -71,20 +71,21 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
     asking, done = input_required("first", {"k": ASK}), completed("second", text_result("done"))
     endpoint = dropped_in(journal, ScriptedSession(gets={"first": [asking], "second": [done]}))
 
-    async def see_through(task_id: str) -> Any:
+    async def see_through(task_id: str, line: Line) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+        return await endpoint.see_task_through(line, created, "tool", timeout=None)
 
-    with pytest.raises(InputUnansweredError) as caught:
-        await see_through("first")
-    record_id = caught.value.handle.reference["record_id"]
+    line = Line()
+    with pytest.raises(InputUnansweredError):
+        await see_through("first", line)
+    record_id = line.begun.record.record_id
     journal.refuses = ("save",)
     answers = {"k": {"action": "accept", "content": {"n": 3}}}
     async with endpoint.engine.using_journal():
         with pytest.raises(JournalLockedError):
             await endpoint.answer_and_continue(ToolCall(name="tool"), record_id, answers)
     journal.refuses = ()
-    assert text(await see_through("second")) == "done"
+    assert text(await see_through("second", Line())) == "done"
     async with journal:
         record = await journal.by_id(record_id)
     assert record is not None

@@ -20,7 +20,8 @@ from mcp_tasks_client.engine.registry import Registry
 from mcp_tasks_client.engine.requests import Requests
 from mcp_tasks_client.engine.tool_result import read_result
 from mcp_tasks_client.hosts.host_call import read_host_call
-from mcp_tasks_client.hosts.host_calls import HostCalls, make_engine
+from mcp_tasks_client.hosts.host_calls import HostCalls
+from mcp_tasks_client.hosts.shared_options import SharedOptions
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask, SendCall
@@ -108,7 +109,7 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
 async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for_with_its_context() -> None:
     """A host's request is the context, and the list may be another user's without it."""
     session = ScriptedSession(calls=[{"resultType": "complete", **text_result("done")}])
-    engine = make_engine(MemoryJournal(), None, "detach", "raise", None, None)
+    engine = SharedOptions(journal=MemoryJournal()).make_engine()
     params = {"name": "slow", "_meta": {PROTOCOL_VERSION_META_KEY: "2026-07-28"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     call = read_host_call(message, "", "")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from ...sessions.http.variables import load_certificates, transports_by_pattern
+from ..shared_options import SharedOptions
 from .tasks_http_transport import TasksHttpTransport
 
 if TYPE_CHECKING:
@@ -19,10 +21,7 @@ __all__ = ["Library", "tasks_http_client", "tasks_http_client_factory"]
 
 Library: TypeAlias = Literal["httpx", "httpx2"]
 
-_OF_TASKS: Final = frozenset(
-    {"journal", "endpoint", "principal", "poll", "elicitation", "sampling", "roots", "on_abandon"}
-    | {"application", "output_schema", "environment"}
-)
+_OF_TASKS: Final = frozenset(one.name for one in fields(SharedOptions))
 _OF_CONNECTIONS: Final = frozenset(
     {"verify", "cert", "http1", "http2", "limits", "uds", "local_address", "retries", "socket_options"}
 )

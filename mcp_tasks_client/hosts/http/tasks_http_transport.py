@@ -29,11 +29,11 @@ from ...journal.base import Journal
 from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...protocol.replies import id_in
-from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...questions.callbacks import ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.http.transport_httpx import class_in, library_of
 from ..call_options import without_options
 from ..host_call import encode_message, read_host_call, read_message, refuse_unread
-from ..host_calls import make_engine
+from ..shared_options import SharedOptions
 from .http_calls import HttpCalls
 from .own_requests import HostRequest, InnerTransport
 from .servers import Servers
@@ -143,9 +143,21 @@ class TasksHttpTransport(_AnyTransport):
         self._library: Any = library
         self._inner: Any = inner
         self._is_one_user = bool(principal)  # a principal says whose all requests are
-        callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        engine = make_engine(journal, poll, on_abandon, output_schema, application, environment)
-        asked = callbacks if callbacks.capabilities else None
+        options = SharedOptions(
+            journal=journal,
+            endpoint=endpoint,
+            principal=principal,
+            application=application,
+            elicitation=elicitation,
+            sampling=sampling,
+            roots=roots,
+            poll=poll,
+            on_abandon=on_abandon,
+            output_schema=output_schema,
+            environment=environment,
+        )
+        engine = options.make_engine()
+        asked = options.callbacks if options.callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
         self._calls = HttpCalls(library, engine, self._servers)
         self._closing = OwnTasks()

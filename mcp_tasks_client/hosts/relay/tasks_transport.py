@@ -35,12 +35,13 @@ from ...journal.base import Journal
 from ...machine.record import Scope
 from ...policy import PollPolicy, TaskPreference
 from ...protocol import JSONObject
-from ...questions.callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from ...questions.callbacks import ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...sessions.v2025.task_policy import TaskPolicy
 from ..call_options import key_of
 from ..host_call import is_current
-from ..host_calls import make_engine, make_limits
+from ..host_calls import make_limits
+from ..shared_options import SharedOptions
 from .core_router import TaskRouter
 from .core_server import CoreServer
 from .relay import HostStream, Relay, Served
@@ -123,11 +124,24 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         hide_task_support: bool = False,
         environment: Environment | None = None,
     ) -> None:
-        self._engine = make_engine(journal, poll, on_abandon, output_schema, application, environment)
+        options = SharedOptions(
+            journal=journal,
+            endpoint=endpoint,
+            principal=principal,
+            application=application,
+            elicitation=elicitation,
+            sampling=sampling,
+            roots=roots,
+            poll=poll,
+            on_abandon=on_abandon,
+            output_schema=output_schema,
+            environment=environment,
+        )
+        self._engine = options.make_engine()
         policy, clock = self._engine.policy, self._engine.environment.clock
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
         limits = make_limits(policy)
-        callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+        callbacks = options.callbacks
         self._transport = transport
         self._session_id = session_id
         self._leave_s = 2 * policy.cancel_timeout_s  # the reply with the task ID may be on its way

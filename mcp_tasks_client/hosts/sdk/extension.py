@@ -48,10 +48,10 @@ from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
 from ...protocol.text import quote
-from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...questions.callbacks import ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.base import Limits, Snapshot
 from ..call_options import read_options
-from ..host_calls import make_engine
+from ..shared_options import SharedOptions
 from . import introspection
 from .sdk_session import SdkSession, host_callbacks
 
@@ -164,13 +164,22 @@ class TasksExtension(ClientExtension):
         on_update: OnUpdate | None = None,
         environment: Environment | None = None,
     ) -> None:
-        self.journal = choose_journal(journal)
-        self.endpoint = endpoint
-        self.principal = principal
-        self.callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+        self.options = SharedOptions(
+            journal=choose_journal(journal),
+            endpoint=endpoint,
+            principal=principal,
+            application=application,
+            elicitation=elicitation,
+            sampling=sampling,
+            roots=roots,
+            poll=poll,
+            on_abandon=on_abandon,
+            output_schema=output_schema,
+            environment=environment,
+        )
         self.timeout_excludes_questions = timeout_excludes_questions
         self.on_update = on_update
-        self.engine = make_engine(self.journal, poll, on_abandon, output_schema, application, environment)
+        self.engine = self.options.make_engine()
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Tasks, and who sees them through. The SDK asks once for each client that is made.
@@ -179,7 +188,7 @@ class TasksExtension(ClientExtension):
             ValueError: The client's server has no address, and the extension was given no ``endpoint``.
         """
         address = introspection.address_of(introspection.client_being_made(self))
-        endpoint = self.endpoint or (address.endpoint if address is not None else None)
+        endpoint = self.options.endpoint or (address.endpoint if address is not None else None)
         if endpoint is None:
             raise ValueError(
                 "the journal needs a name for this server, which has neither URL nor command; "
@@ -195,7 +204,7 @@ class Resolver:
 
     def __init__(self, extension: TasksExtension, endpoint: str) -> None:
         self.extension = extension
-        self._scope = Scope(endpoint, extension.principal)
+        self._scope = Scope(endpoint, extension.options.principal or "")
         self._endpoints: WeakKeyDictionary[ClientSession, Endpoint] = WeakKeyDictionary()
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
@@ -239,7 +248,7 @@ class Resolver:
 
     def _make_endpoint(self, session: ClientSession) -> Endpoint:
         """All calls over one connection. Its session caps their polls."""
-        engine, callbacks = self.extension.engine, self.extension.callbacks
+        engine, callbacks = self.extension.engine, self.extension.options.callbacks
         # Weakly, because the endpoint is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
         ours = SdkSession(

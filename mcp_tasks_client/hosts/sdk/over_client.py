@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,16 +10,12 @@ from typing import Any
 from mcp import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ...engine.engine import Engine, OnAbandon
-from ...engine.environment import Environment
-from ...engine.tool_result import OutputSchema
+from ...engine.engine import Engine
 from ...errors import MissingCapabilityError
-from ...journal.base import Journal
-from ...journal.sqlite.journal import choose_journal
 from ...machine.record import Scope
-from ...policy import PollPolicy
-from ...questions.callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...questions.callbacks import Callbacks
 from ...sessions.base import Limits
+from ..shared_options import SharedOptions
 from . import introspection
 from .extension import TasksExtension
 from .sdk_session import SdkSession, host_callbacks
@@ -41,23 +36,8 @@ class OverClient:
     engine: Engine
 
     @classmethod
-    def of(
-        cls,
-        client: Any,
-        *,
-        journal: Journal | str | os.PathLike[str] | None = None,
-        endpoint: str | None = None,
-        principal: str | None = None,
-        application: str | None = None,
-        elicitation: ElicitationCallback | None = None,
-        sampling: SamplingCallback | None = None,
-        roots: RootsCallback | None = None,
-        poll: PollPolicy | None = None,
-        on_abandon: OnAbandon | None = None,
-        output_schema: OutputSchema | None = None,
-        environment: Environment | None = None,
-    ) -> OverClient:
-        """Read a client. An option that is ``None`` is as in the client's :class:`TasksExtension`.
+    def of(cls, client: Any, given: SharedOptions) -> OverClient:
+        """Read a client. An option that is not given is as in the client's :class:`TasksExtension`.
 
         Where the extension has none either, ``endpoint`` is the client's URL or command, and a callback is
         the client's own.
@@ -70,33 +50,22 @@ class OverClient:
         """
         made_with = introspection.extensions_of(client)
         found = next((one for one in made_with if isinstance(one, TasksExtension)), None)
-        theirs = found or TasksExtension(journal=journal)
+        options = given if found is None else given.or_else(found.options)
         address = introspection.address_of(client)
-        endpoint = endpoint or theirs.endpoint or (address.endpoint if address is not None else None)
+        endpoint = options.endpoint or (address.endpoint if address is not None else None)
         if endpoint is None:
             raise ValueError(
                 "the journal needs a name for this server, which has neither URL nor command that could be "
                 'seen; give it one that stays: TasksClient(client, endpoint="my-server")'
             )
-        engine = Engine(
-            journal=theirs.journal if found is None or journal is None else choose_journal(journal),
-            policy=poll or theirs.engine.policy,
-            on_abandon=on_abandon or theirs.engine.on_abandon,
-            output_schema=output_schema or theirs.engine.output_schema,
-            application=theirs.engine.application if application is None else application,
-            environment=environment or theirs.engine.environment,
-        )
+        engine = options.make_engine()
 
         def current() -> ClientSession:
             session: ClientSession = client if isinstance(client, ClientSession) else client.session
             return session
 
-        _check_useful(Callbacks(elicitation=elicitation, sampling=sampling, roots=roots), current)
-        callbacks = Callbacks(
-            elicitation=elicitation or theirs.callbacks.elicitation,
-            sampling=sampling or theirs.callbacks.sampling,
-            roots=roots or theirs.callbacks.roots,
-        )
+        _check_useful(given.callbacks, current)
+        callbacks = options.callbacks
         session = SdkSession(
             current,
             endpoint=endpoint,
@@ -105,7 +74,7 @@ class OverClient:
             capabilities=callbacks.capabilities,
             sleep=engine.environment.clock.sleep,
         )
-        scope = Scope(endpoint, theirs.principal if principal is None else principal)
+        scope = Scope(endpoint, options.principal or "")
         return cls(session=session, inputs=host_callbacks(current, callbacks), scope=scope, engine=engine)
 
 

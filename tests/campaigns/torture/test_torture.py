@@ -23,7 +23,7 @@ LONG: Final[dict[Through, int]] = {"client": 500, "http": 200, "transport": 200,
 Change = Callable[[Evidence], Evidence]
 
 
-@requirement("law:1", "law:2", "law:3", "law:4", "law:5", "law:15", "persist:task-ids")
+@requirement("persist:task-ids")
 def test_no_promise_is_broken_to_hosts_that_are_killed_at_stops_and_at_random_instants(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -26,6 +26,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
+from mcp_tasks_client.hosts.shared_options import SharedOptions
 from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
@@ -65,7 +66,8 @@ def bounded(anyio_backend: object) -> None:
     """Parametrises what is not asynchronous as well; every wait is inside a ``fail_after``."""
 
 
-of = OverClient.of
+def of(client: Any, **options: Any) -> OverClient:
+    return OverClient.of(client, SharedOptions(**options))
 
 
 def client_in_memory(server: Any, **options: Any) -> mcp.Client:
@@ -83,9 +85,10 @@ def test_an_option_that_is_not_given_is_the_extensions(made: Made) -> None:
         principal="alice",
         poll=PollPolicy(polls_in_flight=3),
         on_abandon="cancel",
+        environment=Environment(),
     )
     over = of(made(URL, extensions=[theirs]))
-    assert over.engine.journal.identity == theirs.journal.identity
+    assert over.engine.journal.identity == theirs.engine.journal.identity
     assert over.engine.policy is theirs.engine.policy
     assert over.scope == Scope("their-server", "alice")
     assert over.engine.on_abandon == "cancel"

@@ -602,7 +602,6 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
         await stream.closed_by_client.wait()
 
 
-@requirement("law:7")
 async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: OlderServer) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
     clock, wire.server_stream = ManualClock(), Stream()
@@ -658,7 +657,6 @@ async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: O
     assert [one.method for one in wire.arrived] == ["answer"]
 
 
-@requirement("law:3")
 @pytest.mark.usefixtures("brief_polls")
 async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(
     wire: OlderServer,
@@ -815,7 +813,7 @@ async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_fou
         assert (caught.value.code, caught.value.retryable) == (INVALID_PARAMS, False)
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_what_may_pass(
     wire: OlderServer,
 ) -> None:
@@ -897,7 +895,6 @@ async def test_a_task_of_another_version_is_not_asked_for(wire: OlderServer) -> 
 # ── streams that break ────────────────────────────────────────────────────────────────────────
 
 
-@requirement("law:2", "law:14")
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_call_whose_stream_ends_before_the_reply_may_have_run(
     wire: OlderServer, key: str | None

@@ -218,7 +218,7 @@ async def test_a_task_of_an_unknown_session_is_not_found_and_nobody_is_told_to_c
 # ── the end of a session ──────────────────────────────────────────────────────────────────────
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 @pytest.mark.parametrize("denied", [1, 2])
 async def test_a_session_is_over_once_it_is_denied_to_two_polls_in_a_row(
     wire: OlderServer, denied: int

@@ -102,7 +102,6 @@ async def test_a_question_waits_for_the_task_that_asks_it(
     assert wire.of("answer") == [], "it is the task's, and not answered beside it"
 
 
-@requirement("law:10")
 @pytest.mark.parametrize("method", ["elicitation/create", "notifications/tasks/status"])
 async def test_a_task_that_no_call_has_made_is_neither_asked_about_nor_believed(
     wire: OlderServer, method: str
