@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -45,12 +44,17 @@ def make_limits(policy: PollPolicy) -> Limits:
     return Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MadeCall:
-    """The reply to the host of one call."""
+    """The reply to the host of one call, and the fate of the outcome that goes with it, if there is one."""
 
-    reply: Reply
-    """The result or the error of its request."""
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    def deliver(self) -> None:
+        """Note that the host has read the reply."""
+
+    async def drop(self) -> None:
+        """Note that the host never read the reply. The next ``resume()`` gives the outcome out."""
 
 
 def refuse(fault: str) -> MadeCall:
@@ -63,7 +67,7 @@ class HostCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._unread: dict[MadeCall, tuple[Endpoint, LiveCall]] = {}
+        self._unread: set[MadeCall] = set()
 
     async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> MadeCall:
         """Make a call, or go on with one, and see it through to the reply to the host.
@@ -119,9 +123,7 @@ class HostCalls:
             if line.call is not None and line.call.record.finished:
                 await endpoint.outcomes.release(line.call)
             raise
-        made = MadeCall(reply)
-        self._unread[made] = endpoint, line.begun
-        return made
+        return _Outcome(reply, self._engine, endpoint, begun[-1], self._unread)
 
     async def _ask_or_refuse(
         self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
@@ -149,28 +151,46 @@ class HostCalls:
         server_state = state.request_state if isinstance(state, Gathering) else None
         return questions_for(questions, state=server_state, record_id=record_id)
 
-    # ── what becomes of an outcome ────────────────────────────────────────────────────────────
-
-    def deliver(self, made: MadeCall) -> None:
-        """Note that the host has read what :meth:`make` returned."""
-        if made in self._unread:
-            endpoint, live = self._unread.pop(made)
-            try:
-                endpoint.outcomes.note_delivery(live)
-            finally:
-                self._engine.leave_journal()
-
-    async def drop(self, made: MadeCall) -> None:
-        """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
-        if made in self._unread:
-            endpoint, live = self._unread.pop(made)
-            try:
-                await endpoint.outcomes.release(live)
-            finally:
-                self._engine.leave_journal()
-
     async def aclose(self) -> None:
         """Drop the replies that were never read, once all calls have ended, and release everything."""
         for made in list(self._unread):
-            await self.drop(made)
+            await made.drop()
         await self._engine.aclose()
+
+
+class _Outcome(MadeCall):
+    """A reply that is the outcome of a call. The journal stays open until the host has read it or will not.
+
+    Args:
+        reply: To the host.
+        engine: Whose journal it is.
+        endpoint: Where the call was made.
+        live: The call.
+        unread: The outcomes that may still be read.
+    """
+
+    def __init__(
+        self, reply: Reply, engine: Engine, endpoint: Endpoint, live: LiveCall, unread: set[MadeCall]
+    ) -> None:
+        super().__init__(reply)
+        self._engine = engine
+        self._endpoint = endpoint
+        self._live = live
+        self._unread = unread
+        unread.add(self)
+
+    def deliver(self) -> None:
+        if self in self._unread:
+            self._unread.remove(self)
+            try:
+                self._endpoint.note_delivery(self._live)
+            finally:
+                self._engine.leave_journal()
+
+    async def drop(self) -> None:
+        if self in self._unread:
+            self._unread.remove(self)
+            try:
+                await self._endpoint.release(self._live)
+            finally:
+                self._engine.leave_journal()

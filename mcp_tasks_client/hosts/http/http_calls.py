@@ -7,7 +7,7 @@ progress, or may be asked itself, the reply is an event stream, which is read wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -33,10 +33,25 @@ from .servers import Server, Servers
 
 __all__ = ["HttpCalls"]
 
-_GIVEN_UP: Final = MadeCall(
-    RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a call, as its host is told of it over HTTP."""
+
+    made: MadeCall
+    status: int = 200
+    challenge: str = ""
+
+    record_id: str | None = None
+    """Of the call that goes on, once the host's auth flow has renewed the credential that was refused."""
+
+
+_GIVEN_UP: Final = _End(
+    MadeCall(
+        RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
+    )
 )
-"""The reply to a request that its host has given up."""
+"""The end of a call that its host has given up."""
 
 
 class HttpCalls(Working):
@@ -46,6 +61,7 @@ class HttpCalls(Working):
         questions: Those that are before hosts whose sessions are older than 2026-07-28.
         tasks: In which the calls are driven.
         closed: Whether further calls are refused.
+        body_class: :class:`_Body`, as a class of the host's library.
     """
 
     def __init__(self, library: ModuleType, engine: Engine, servers: Servers) -> None:
@@ -56,6 +72,7 @@ class HttpCalls(Working):
         self.questions = StreamedQuestions()
         self.closed = False
         self.tasks = engine.tasks
+        self.body_class: type[_Body] = class_in(library, "AsyncByteStream", _Body)
         self._under_way: dict[Hashable, list[_HttpCall]] = {}
         self._call_ended = anyio.Event()
 
@@ -65,8 +82,7 @@ class HttpCalls(Working):
             return None
         if self.closed and call.fault is None:
             call = replace(call, fault="A call with an idempotency key was not made: the client is closed.")
-        http_call: _HttpCall = class_in(self.library, "AsyncByteStream", _HttpCall)(self, host, call)
-        return await http_call.respond()
+        return await _HttpCall(self, host, call).respond()
 
     def begin(self, call: _HttpCall) -> None:
         """Note that a call is under way."""
@@ -113,12 +129,13 @@ class HttpCalls(Working):
         await self.servers.aclose()
 
 
-class _HttpCall(AsyncIterator[bytes]):
-    """One call, and the body of the response to it. A body that the host has read delivers the outcome.
+class _HttpCall:
+    """One call, from the host's request to the end that the host is told of.
 
     Attributes:
         scope: Cancelled to end the call.
         server: Where the call is made.
+        stream: The events of the reply, if it is an event stream.
     """
 
     server: Server
@@ -127,14 +144,10 @@ class _HttpCall(AsyncIterator[bytes]):
         self._calls = calls
         self._host = host
         self._call = call
-        self.scope = anyio.CancelScope()
-        self._told: MadeCall | None = None
-        self._status = 200
-        self._challenge = ""
         self._was_refused = host.was_refused
-        self._stream: ReplyStream | None = None
-        self._body = b""
-        self._is_read = False
+        self._end: _End | None = None
+        self.scope = anyio.CancelScope()
+        self.stream: ReplyStream | None = None
 
     @property
     def name(self) -> Hashable:
@@ -144,12 +157,12 @@ class _HttpCall(AsyncIterator[bytes]):
     async def respond(self) -> Any | None:
         """The response, once it can begin; ``None`` leaves the call to the host's own request."""
         if self._call.loses_key:
-            self._told = refuse(self._call.fault or "")
+            self._end = _End(refuse(self._call.fault or ""))
             return self._respond_at_once()
         try:
             self.server = self._calls.servers.find(self._host, self._call)
         except IdempotencyConflictError as error:
-            self._told = MadeCall(as_rpc_error(error))
+            self._end = _End(MadeCall(as_rpc_error(error)))
             return self._respond_at_once()
         self.server.calls += 1  # it is not closed for another user's, while it is asked for its version
         try:
@@ -163,9 +176,9 @@ class _HttpCall(AsyncIterator[bytes]):
             if not await self.server.takes(call, self._host):
                 return None
         except CredentialRefusedError as error:
-            self._refuse(error)
+            self._end = self._refuse(error)
         except SessionError as error:
-            self._told = MadeCall(as_rpc_error(error))
+            self._end = _End(MadeCall(as_rpc_error(error)))
         else:
             inputs = self.server.inputs
             asks = inputs.leaves_questions and not call.is_current and bool(inputs.capabilities)
@@ -176,45 +189,48 @@ class _HttpCall(AsyncIterator[bytes]):
 
     async def _respond_by_events(self, *, asks: bool) -> Any:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
-        self._stream = stream = ReplyStream(self._make, self._calls.clock)
+        self.stream = stream = ReplyStream(self._make, self._calls.clock)
         if asks:
             self._host.ask = partial(self._calls.questions.ask, stream)
         try:
             await stream.start()
         except BaseException:
-            await self.aclose()
+            await self.close(is_read=False)
             raise
         if stream.over and not stream.begun and self._call.reads_json:
-            self._stream = None
+            self.stream = None
             return self._respond_at_once()
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
-        return self._calls.library.Response(200, headers=headers, stream=self)
+        body = self._calls.body_class(self, None)
+        return self._calls.library.Response(200, headers=headers, stream=body)
 
     def _respond_at_once(self) -> Any:
         """The reply that there is already: as JSON, or as one event for a host that reads no JSON."""
         library = self._calls.library
-        if self._told is None and self._calls.closed:
+        if self._end is None and self._calls.closed:
             raise library.ReadError(
                 "The client was closed under a call. If there is a task, it goes on: "
                 "TasksClient(url).resume() takes it up.",
                 request=self._host.request,
             )
+        end = self._end or _GIVEN_UP
         by_event = self._call.reads_events and not self._call.reads_json
-        self._body = as_event(self._encode()) if by_event else self._encode()
+        content = as_event(self.encode_reply()) if by_event else self.encode_reply()
         kind = "text/event-stream" if by_event else "application/json"
-        headers = {"content-type": kind, "content-length": str(len(self._body))}
-        if self._challenge:
-            headers["www-authenticate"] = self._challenge
-        return library.Response(200 if self._calls_again else self._status, headers=headers, stream=self)
+        headers = {"content-type": kind, "content-length": str(len(content))}
+        if end.challenge:
+            headers["www-authenticate"] = end.challenge
+        status = 200 if self._calls_again(end) else end.status
+        return library.Response(status, headers=headers, stream=self._calls.body_class(self, content))
 
     # ── making the call ───────────────────────────────────────────────────────────────────────
 
     async def _make(self) -> None:
-        """Make the call, and see it through to what the host is told, unless it is given up."""
+        """Make the call, and see it through to its end, unless it is given up."""
         call, host = self._call, self._host
         tool_call, listeners = replace(call.tool_call, context=host), list[OnUpdate]()
-        if self._stream is not None and call.progress_token is not None:
-            progress = Progress(call.progress_token, self._stream.send)
+        if self.stream is not None and call.progress_token is not None:
+            progress = Progress(call.progress_token, self.stream.send)
             listeners.append(progress.tell)
             if not self.server.is_older:
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
@@ -223,62 +239,75 @@ class _HttpCall(AsyncIterator[bytes]):
         self._calls.begin(self)
         try:
             with self.scope, self._calls.work():
-                self._told = await self._calls.host_calls.make(call, self.server.endpoint, listeners)
+                made = await self._calls.host_calls.make(call, self.server.endpoint, listeners)
+                self._end = _End(made)
         except CredentialRefusedError as error:
-            self._refuse(error)
+            self._end = self._refuse(error)
         finally:
             self._calls.end(self)
 
-    def _refuse(self, error: CredentialRefusedError) -> None:
+    def _refuse(self, error: CredentialRefusedError) -> _End:
         """Have the host's auth flow learn that a credential is refused. It may send the request again."""
-        self._host.record_id = self._call.record_id
+        record_id = self._call.record_id
         if error.handle is not None and error.handle.task_id is not None:
-            self._host.record_id = error.handle.reference["record_id"]
-        self._told, self._status = MadeCall(as_rpc_error(error)), error.http_status or 401
-        self._challenge = error.challenge
+            record_id = error.handle.reference["record_id"]
+        self._host.record_id = record_id
+        return _End(MadeCall(as_rpc_error(error)), error.http_status or 401, error.challenge, record_id)
 
-    @property
-    def _calls_again(self) -> bool:
+    # ── what the host is told ─────────────────────────────────────────────────────────────────
+
+    def encode_reply(self) -> bytes:
+        """The reply to the host, once the call has ended."""
+        end = self._end or _GIVEN_UP
+        reply = end.made.reply
+        if self._calls_again(end):
+            reply = questions_for({}, state=None, record_id=end.record_id)
+        return encode_reply(self._call.request_id, reply)
+
+    def _calls_again(self, end: _End) -> bool:
         """Whether the session is told to call again, by a result without questions, instead of by 401 or 403.
 
         The auth flow gets that status as the reply to the call that is made again.
         An event stream that has begun has its status. And an auth flow sends a request again only once, so
         that what expires again after it was renewed cannot be told to it by a status.
         """
-        is_too_late = self._stream is not None or (self._was_refused and self._host.accepted)
-        is_refused = self._status != 200 and self._host.record_id is not None
-        return is_refused and is_too_late and self._call.is_current
+        is_too_late = self.stream is not None or (self._was_refused and self._host.accepted)
+        return end.record_id is not None and is_too_late and self._call.is_current
 
-    # ── the body ──────────────────────────────────────────────────────────────────────────────
+    async def close(self, *, is_read: bool) -> None:
+        """End the call, if it has not ended. A reply that the host has read delivers the outcome."""
+        if self.stream is not None and not self.stream.over:
+            self.scope.cancel()
+            await run_to_its_end(self.stream.wait)
+        if self._end is not None and is_read:
+            self._end.made.deliver()
+        elif self._end is not None:
+            await self._end.made.drop()
+
+
+class _Body(AsyncIterator[bytes]):
+    """The body of the response to a call, which is closed with it.
+
+    ``content`` is all of it; ``None`` where it is the events of the call's stream, and then the reply.
+    """
+
+    def __init__(self, call: _HttpCall, content: bytes | None) -> None:
+        self._call = call
+        self._rest = None if content is None else [content]
 
     async def __anext__(self) -> bytes:
-        if self._is_read:
-            raise StopAsyncIteration
-        event = None if self._stream is None else await self._stream.next()
-        if event is not None:
-            return event
-        if self._stream is None:
-            self._is_read = True
-            return self._body
-        if not self._body:
+        if self._rest is None:
+            assert self._call.stream is not None
+            event = await self._call.stream.next()
+            if event is not None:
+                return event
+            event = as_event(self._call.encode_reply())
             # In two pieces: a session that refuses an event for its size does not take the second.
-            self._body = as_event(self._encode())
-            return self._body[:-1]
-        self._is_read = True
-        return self._body[-1:]
+            self._rest = [event[:-1], event[-1:]]
+        if not self._rest:
+            raise StopAsyncIteration
+        return self._rest.pop(0)
 
     async def aclose(self) -> None:
         """End the call, if it has not ended, and note what has become of its outcome."""
-        if self._stream is not None and not self._stream.over:
-            self.scope.cancel()
-            await run_to_its_end(self._stream.wait)
-        if self._told is not None and self._is_read:
-            self._calls.host_calls.deliver(self._told)
-        elif self._told is not None:
-            await self._calls.host_calls.drop(self._told)
-
-    def _encode(self) -> bytes:
-        reply = (self._told or _GIVEN_UP).reply
-        if self._calls_again:
-            reply = questions_for({}, state=None, record_id=self._host.record_id)
-        return encode_reply(self._call.request_id, reply)
+        await self._call.close(is_read=self._rest == [])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +27,11 @@ from ...protocol.text import quote
 from ...sessions.awaited import Awaited
 from ...sessions.request_errors import RequestErrors
 from ..call_options import without_options
+from ..host_calls import MadeCall
 from ..sdk.introspection import unread_in
 from .messages import make_message, read_message
 
-__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
+__all__ = ["HostStream", "Interceptor", "Passage", "Relay"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -43,18 +43,6 @@ _CANCEL_S: Final = 5.0
 """Seconds that a ``notifications/cancelled`` may take to leave."""
 
 _CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The end of a host's call, as the interceptor brings it."""
-
-    reply: Reply
-    delivered: Callable[[], None] | None = None
-    """Called when the host's session has read the reply."""
-
-    dropped: Callable[[], Awaitable[None]] | None = None
-    """Called if the host's session never reads the reply."""
 
 
 class Interceptor(ABC):
@@ -73,7 +61,7 @@ class Interceptor(ABC):
         """Whether a ``tools/call`` of the host's goes to :meth:`serve_call`."""
 
     @abstractmethod
-    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
+    async def serve_call(self, request: JSONObject, metadata: Any) -> MadeCall | None:
         """The end of a host's ``tools/call``; ``None`` leaves the call to the server.
 
         Args:
@@ -309,28 +297,27 @@ class Relay:
             await self._to_server.send(message)
 
     async def _serve_call(self, request: JSONObject, message: Any, scope: anyio.CancelScope) -> None:
-        request_id, served, is_read = request["id"], None, False
+        request_id, made, is_read = request["id"], None, False
         try:
             with scope, suppress(*_CLOSED):
                 try:
-                    served = await self._interceptor.serve_call(request, message.metadata)
+                    made = await self._interceptor.serve_call(request, message.metadata)
                 except Exception as error:  # a fault of ours costs one call, and not the connection
                     logger.exception("A tools/call of the host could not be seen through")
                     text = f"mcp_tasks_client failed: {type(error).__name__}: {error}"
-                    served = Served(RpcError(INTERNAL_ERROR, text, None))
-                if served is None:
+                    made = MadeCall(RpcError(INTERNAL_ERROR, text, None))
+                if made is None:
                     await self._to_server.send(message)
                     return
-                reply = _Unread(make_message({"id": request_id, **reply_fields(served.reply)}), anyio.Event())
+                reply = _Unread(make_message({"id": request_id, **reply_fields(made.reply)}), anyio.Event())
                 await self._to_host.send(reply)
                 await reply.read.wait()
                 is_read = True
-                if served.delivered is not None:
-                    served.delivered()
+                made.deliver()
         finally:
             try:
-                if served is not None and served.dropped is not None and not is_read:
-                    await served.dropped()
+                if made is not None and not is_read:
+                    await made.drop()
             finally:
                 if self._calls.get(request_id) is scope:  # else the host has given its ID to another call
                     del self._calls[request_id]

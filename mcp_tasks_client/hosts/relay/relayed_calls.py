@@ -17,10 +17,10 @@ from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks
 from ...sessions.base import Limits
 from ..host_call import HostCall, read_host_call
-from ..host_calls import HostCalls, refuse
+from ..host_calls import HostCalls, MadeCall, refuse
 from ..questions import HostInputs
 from .core_server import CoreServer
-from .relay import Relay, Served
+from .relay import Relay
 from .relay_session import RelayedCall, RelaySession
 
 __all__ = ["RelayedCalls"]
@@ -61,7 +61,7 @@ class RelayedCalls:
         self._core_server = core_server
         self._endpoints: dict[frozenset[str], Endpoint] = {}
 
-    async def serve(self, request: JSONObject, metadata: Any) -> Served | None:
+    async def serve(self, request: JSONObject, metadata: Any) -> MadeCall | None:
         """The end of a call; ``None`` leaves it to the server.
 
         Raises:
@@ -73,21 +73,20 @@ class RelayedCalls:
         if call.fault is None and call.key is not None and not (call.is_current or self._core_server.is_met):
             call = replace(call, fault=_NO_TASKS)
         if call.loses_key:
-            return Served(refuse(call.fault or "").reply)
+            return refuse(call.fault or "")
         host = RelayedCall(call=call, headers=dict(getattr(metadata, "headers", None) or {}))
         tool_call, token = replace(call.tool_call, context=host), call.progress_token
         try:
             if not call.is_current and not await self._core_server.takes(call):
                 return None
         except MissingCapabilityError as error:
-            return Served(as_rpc_error(error))
+            return MadeCall(as_rpc_error(error))
         if token is not None:  # the server's own progress passes to the host
             tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
         endpoint = self._find_endpoint(call) if call.is_current else self._core_endpoint
         with self._progress.telling(token) as tell:
             listeners = (*self._listeners, *tell)
-            made = await self._calls.make(replace(call, tool_call=tool_call), endpoint, listeners)
-        return Served(made.reply, lambda: self._calls.deliver(made), lambda: self._calls.drop(made))
+            return await self._calls.make(replace(call, tool_call=tool_call), endpoint, listeners)
 
     async def aclose(self) -> None:
         """Release everything, once all calls have ended."""

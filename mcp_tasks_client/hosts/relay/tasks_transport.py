@@ -40,11 +40,11 @@ from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...sessions.v2025.task_policy import TaskPolicy
 from ..call_options import key_of
 from ..host_call import is_current
-from ..host_calls import make_limits
+from ..host_calls import MadeCall, make_limits
 from ..shared_options import SharedOptions
 from .core_router import TaskRouter
 from .core_server import CoreServer
-from .relay import HostStream, Relay, Served
+from .relay import HostStream, Relay
 from .relayed_calls import RelayedCalls
 
 __all__ = ["TasksTransport"]
@@ -236,7 +236,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                 # Without the block's own exception, which would come back wrapped in a group.
                 await tasks.__aexit__(None, None, None)
 
-    async def _serve(self, request: JSONObject, metadata: Any) -> Served | None:
+    async def _serve(self, request: JSONObject, metadata: Any) -> MadeCall | None:
         return await self._calls.serve(request, metadata)
 
     def _find_session_id(self) -> str | None:
@@ -255,7 +255,7 @@ class _Router(TaskRouter):
         clock: Clock,
         *,
         progress: ProgressByToken,
-        serve: Callable[[JSONObject, Any], Awaitable[Served | None]],
+        serve: Callable[[JSONObject, Any], Awaitable[MadeCall | None]],
         hides_task_support: bool,
     ) -> None:
         super().__init__(inputs, clock)
@@ -267,7 +267,7 @@ class _Router(TaskRouter):
         """Whether calls of the session can become tasks. A call with a key asks for just that."""
         return is_current(params) or self.introduction is not None or key_of(params) is not None
 
-    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
+    async def serve_call(self, request: JSONObject, metadata: Any) -> MadeCall | None:
         """See a call of the host's through."""
         return await self._serve(request, metadata)
 
