@@ -251,12 +251,6 @@ async def _is_open(inbox: tasks.Inbox, question: tasks.Question) -> bool:
 async def _commit(answering: Awaitable[None], record_id: str, again: str, where: Where) -> None:
     """Leave an answer in the journal.
 
-    Args:
-        answering: Leaves it.
-        record_id: Of the call.
-        again: The line that answers the question.
-        where: The journal.
-
     Raises:
         CommandError: It does not fit, or the question waits for none any more.
         JournalError: It could not be committed.

@@ -49,12 +49,7 @@ def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) ->
 
 
 class Follower:
-    """Says how calls have ended, and how to go on with those that have not.
-
-    Args:
-        where: The journal, which the lines of receipts name.
-        output: Gets results and receipts.
-    """
+    """Says how calls have ended, and how to go on with those that have not."""
 
     def __init__(self, where: Where, output: Output) -> None:
         self._where, self._output = where, output
@@ -128,10 +123,6 @@ class Follower:
 
     def write(self, record_id: str | None, end: End) -> Exit:
         """Write how a call has ended: its result on stdout, an error on stderr.
-
-        Args:
-            record_id: Of the call.
-            end: Its end.
 
         Returns:
             The exit code.

@@ -333,12 +333,7 @@ def _create_output() -> Output:
 
 
 class _Terminal:
-    """Lines that are written, and prompts that end by themselves.
-
-    Args:
-        session: The input and the output.
-        withdrawn: Ends the prompt when it is set.
-    """
+    """Lines that are written, and prompts that end by themselves."""
 
     def __init__(self, session: AppSession, withdrawn: asyncio.Event) -> None:
         self._session = session

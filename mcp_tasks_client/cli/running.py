@@ -24,12 +24,7 @@ SIGTERM = "SIGTERM"
 
 
 def run(main: Callable[[], Awaitable[Exit | None]], output: Output, where: Where) -> None:
-    """Run a verb.
-
-    Args:
-        main: The verb. SIGINT and SIGTERM cancel it.
-        output: Gets the error, if there is one.
-        where: The journal that the verb looks at.
+    """Run a verb, which SIGINT and SIGTERM cancel.
 
     Raises:
         typer.Exit: Always, with the exit code.

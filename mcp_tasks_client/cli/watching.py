@@ -45,12 +45,6 @@ async def watch_calls(
     A call that leaves the list is written once more, as it stands then. One that the journal has no more is
     in the state ``forgotten``.
 
-    Args:
-        inbox: Open.
-        find: The calls of the list.
-        draw: The list as it looks in a terminal.
-        output: Gets it.
-
     Raises:
         JournalError: The journal could not be read.
         OSError: stdout cannot be written.

@@ -87,13 +87,7 @@ class Observer:
         """
 
     def failed(self, point: Point, record: TaskRecord | None, error: BaseException) -> None:
-        """A step has raised an error, or was cancelled.
-
-        Args:
-            point: Which.
-            record: Of the call, as it is now.
-            error: What was raised.
-        """
+        """A step has raised an error, or was cancelled."""
 
 
 class HasRecord(Protocol):

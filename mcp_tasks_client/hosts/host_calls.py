@@ -159,15 +159,7 @@ class HostCalls:
 
 
 class _Outcome(MadeCall):
-    """A reply that is the outcome of a call. The journal stays open until the host has read it or will not.
-
-    Args:
-        reply: To the host.
-        engine: Whose journal it is.
-        endpoint: Where the call was made.
-        live: The call.
-        unread: The outcomes that may still be read.
-    """
+    """A reply that is the outcome of a call. The journal stays open until it is read or dropped."""
 
     def __init__(
         self, reply: Reply, engine: Engine, endpoint: Endpoint, live: LiveCall, unread: set[MadeCall]

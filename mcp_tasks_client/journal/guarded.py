@@ -72,9 +72,6 @@ class GuardedJournal(Journal):
     An exception of a foreign class becomes a :class:`JournalError`, since a journal is a plug-in and may
     raise anything. Against cancellation the callers protect whole steps, see
     :mod:`mcp_tasks_client.aio.uncut`.
-
-    Args:
-        journal: The journal that does the work.
     """
 
     def __init__(self, journal: Journal) -> None:

@@ -97,10 +97,6 @@ class Row(NamedTuple):
     def of(cls, record: TaskRecord, codec: Codec | None = None) -> Self:
         """The row of a record.
 
-        Args:
-            record: Which.
-            codec: Encodes what is private in it.
-
         Raises:
             JournalCodecError: The codec has failed.
             TypeError: Something that should be text is not, or a value has no JSON form.
@@ -287,11 +283,6 @@ async def read_rows(
     logged, since with a wrong key that is every row.
 
     Lets other tasks run now and then, since a journal may hold tens of thousands of rows.
-
-    Args:
-        rows: What to read.
-        journal: The name of the journal, for the log.
-        codec: Of the journal.
     """
     undecoded: JournalCodecError | None = None
     read: list[tuple[Row, TaskRecord]] = []

@@ -44,14 +44,7 @@ _NO_LIMIT: Final = 2**63 - 1
 
 
 class SqlJournal(Journal):
-    """A journal whose records are rows of a database.
-
-    Args:
-        name: The name of the journal in messages.
-        codec: Encodes what is private before it is stored.
-        retention_s: See :class:`Journal`.
-        keep_delivered_s: Likewise.
-    """
+    """A journal whose records are rows of a database."""
 
     def __init__(
         self, name: object, codec: Codec | None, *, retention_s: float, keep_delivered_s: float

@@ -220,11 +220,6 @@ def _check_document(schema: JSONObject, max_steps: int) -> None:
 class _Visits:
     """Counts, from above, how many subschemas meet how many values.
 
-    Args:
-        schema: With its references.
-        levels: The values by their depth.
-        max_steps: Of counting, and of what is counted.
-
     Attributes:
         total: Their number.
         can_explain: Whether there are so few, or none in alternatives, that it may be searched for where the

@@ -101,12 +101,7 @@ class HostRequest(HostContext):
 
 
 class InnerTransport(Transport):
-    """Sends requests through a host's transport.
-
-    Args:
-        library: The module ``httpx`` or ``httpx2``.
-        inner: An ``AsyncBaseTransport`` of that library. Left open.
-    """
+    """Sends requests through a host's transport, ``inner``, which is left open."""
 
     def __init__(self, library: ModuleType, inner: Any) -> None:
         self.failures = failures_of_httpx(library)

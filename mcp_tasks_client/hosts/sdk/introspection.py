@@ -187,10 +187,6 @@ class DeclaringMeta(dict[str, Any]):
     not do: it declares what the session's constructor was given, for every request of the session, so that
     the host's own calls would be answered with tasks as well. Without the assignment nothing more is
     declared, so that the server answers each call itself, or asks for the capability.
-
-    Args:
-        meta: The entries to begin with.
-        capabilities: Declared besides the session's own.
     """
 
     def __init__(self, meta: Mapping[str, Any], capabilities: JSONObject) -> None:
