@@ -8,16 +8,16 @@ server. The bridge calls the real server by a :class:`~mcp_tasks_client.TasksCli
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
-
-from mcp_types import RequestId
+from typing import Any, Literal
 
 import mcp_tasks_client as tasks
 
-from .front import Options, open_front
-from .introspection import Context, replied_id
+from .front import open_front
+from .host_request import Reply
+from .introspection import Context, Next, prepend_middleware, replied_id
+from .options import Options
 from .service import Connect
 
 __all__ = ["Options", "bridge", "serve_streams"]
@@ -84,55 +84,56 @@ async def bridge(
         )
         return client, inbox
 
-    await serve_streams(
-        connect,
-        endpoint or server,
-        read_stream,
-        write_stream,
+    options = Options(
         application=application,
         answer_within_s=answer_within_s,
         questions=questions,
         new_for=new_for,
         memory=memory,
     )
+    await serve_streams(connect, endpoint or server, read_stream, write_stream, options)
 
 
 async def serve_streams(
-    connect: Connect,
-    endpoint: str,
-    read_stream: Any,
-    write_stream: Any,
-    **options: Unpack[Options],
+    connect: Connect, endpoint: str, read_stream: Any, write_stream: Any, options: Options
 ) -> None:
     """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`."""
     sent = _Sent(write_stream)
-    async with open_front(connect, endpoint, sent.when_replied, **options) as front:
+    async with open_front(connect, endpoint, options, sent.reply_to) as front:
+        prepend_middleware(front.server, sent.until_taken_back)
         await front.server.run(read_stream, sent, front.server.create_initialization_options())
 
 
 class _Sent:
-    """A stream of messages to a host that tells when a reply has left."""
+    """A stream of messages to a host, which knows the replies that have not left."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._told: dict[RequestId, list[Callable[[bool], None]]] = {}
+        self._replies: dict[str, Reply] = {}
 
-    def when_replied(self, context: Context, tell: Callable[[bool], None]) -> None:
-        """Call a function once: with True when the reply to a request has left, or False if it could not."""
-        if context.request_id is not None:
-            self._told.setdefault(context.request_id, []).append(tell)
+    def reply_to(self, context: Context) -> Reply:
+        """The reply to a request; several requests of one ID have one."""
+        return self._replies.setdefault(str(context.request_id), Reply())
+
+    async def until_taken_back(self, context: Context, go_on: Next) -> Any:
+        """Serve a message. A request that its host takes back gets no reply: the SDK sends none."""
+        if context.method == "notifications/cancelled":
+            reply = self._replies.pop(str((context.params or {}).get("requestId")), None)
+            if reply is not None:
+                reply.settle(False)
+        return await go_on(context)
 
     async def send(self, item: Any) -> None:
         """Send a message."""
         request_id = replied_id(item)
-        told = [] if request_id is None else self._told.pop(request_id, [])
-        is_written = False
+        reply = None if request_id is None else self._replies.pop(str(request_id), None)
+        has_left = False
         try:
             await self._inner.send(item)
-            is_written = True
+            has_left = True
         finally:
-            for tell in told:  # of several only if the host gives one ID to several requests
-                tell(is_written)
+            if reply is not None:
+                reply.settle(has_left)
 
     async def aclose(self) -> None:
         """Send no more."""

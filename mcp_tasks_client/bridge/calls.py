@@ -1,8 +1,7 @@
-"""The calls that this process has in hand for one host: begun, joined by repetitions, let go.
+"""The calls of one host: begun, joined by repetitions, let go.
 
-A call outlives the request of the host that has begun it. It is *in hand* from its beginning until its
-outcome was received, or is in the journal for a later request. An equal call joins it once nobody waits for
-it. So a model that repeats a call, after its host has given up, makes no second task.
+An equal call joins one that is in hand, once nobody waits for that one. So a model that repeats a call, after
+its host has given up, makes no second task.
 
 A call that a process has made which has died is joined by its record in the journal. A call of another living
 process is left to that process, whose host may wait for it.
@@ -15,7 +14,6 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -23,11 +21,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.foreign_text import one_line, redact
+from mcp_tasks_client.foreign_text import one_line
 
-from .host_request import HostRefusedError, HostRequest
+from .host_request import HostRequest
+from .in_hand import Call, InHand
 
-__all__ = ["Call", "Calls", "Prompt"]
+__all__ = ["Calls"]
 
 logger = logging.getLogger("mcp_tasks_client.bridge")
 
@@ -49,147 +48,13 @@ _MOST_TAKEN_UP: Final = 1000
 """Unfinished calls of earlier processes that are taken up at the start, at most."""
 
 
-@dataclass(eq=False, slots=True)
-class Prompt:
-    """A question that a host is to be asked."""
-
-    question_id: str
-    method: str
-    params: Any
-
-
-class Call:
-    """One call in hand.
-
-    Attributes:
-        reference: The ID of its record.
-        tool: The name of its tool.
-        digest: Of its arguments, by which a repetition is found; ``None`` if the record has none.
-        key: The idempotency key that the host gave; ``None`` if it gave none.
-        call_id: The ID that the host itself gave to the call; ``None`` if it gave none.
-        handle: Of the call; ``None`` until the server has answered with a task or a result.
-        end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
-        requests: Of the host, which wait for it.
-        is_promised: Whether the host was told that the work goes on. Such a call is not cancelled if the host
-            gives up. True of each call that an earlier process has begun.
-        is_delivered: Whether the end has left for the host.
-        prompts: The questions that the host is to be asked.
-        for_persons: The questions that the host cannot be asked, by their IDs; see :meth:`forget_answered`.
-        told: The IDs of those of which the model was told.
-        answers: Answers that the host has brought by a repeated request, by the ID of the question.
-        progress: The latest progress that the server has told, and its total.
-        message: The latest message of the server about the progress.
-        scope: Around the work. Cancelled to give the call up.
-    """
-
-    def __init__(
-        self, reference: str, tool: str, digest: str | None, *, key: str | None = None, call_id: Any = None
-    ) -> None:
-        self.reference = reference
-        self.tool = tool
-        self.digest = digest
-        self.key = key
-        self.call_id = call_id
-        self.handle: tasks.TaskHandle | None = None
-        self.end: dict[str, Any] | Exception | None = None
-        self.requests: list[HostRequest] = []
-        self.is_promised = False
-        self.is_delivered = False
-        self.prompts: dict[str, Prompt] = {}
-        self.for_persons: dict[str, tasks.Question] = {}
-        self.told: set[str] = set()
-        self.answers: dict[str, dict[str, Any]] = {}
-        self.progress: tuple[float, float | None] | None = None
-        self.message: str | None = None
-        self.scope = anyio.CancelScope()
-        self._changed = anyio.Event()
-
-    @property
-    def status_message(self) -> str | None:
-        """The latest words of the server about the work, without the task's ID."""
-        task = None if self.handle is None else self.handle.task
-        said = self.message or (None if task is None else task.status_message)
-        return None if said is None else redact(said, self.task_id)
-
-    @property
-    def task_id(self) -> str | None:
-        """The task's ID, which is for nobody to see."""
-        return None if self.handle is None else self.handle.task_id
-
-    @property
-    def has_record(self) -> bool:
-        """True if the journal has the call, so that later processes find it."""
-        return self.task_id is not None
-
-    @property
-    def unanswered(self) -> list[Prompt]:
-        """The questions that the host is to be asked, and has not answered."""
-        return [one for one in self.prompts.values() if one.question_id not in self.answers]
-
-    def is_equal(self, tool: str, digest: str) -> bool:
-        """True if a call of that tool, with arguments of that digest, is a repetition of this one."""
-        return (tool, digest) == (self.tool, self.digest)
-
-    async def forget_answered(self) -> None:
-        """Forget the questions that the host cannot be asked, and somebody else has answered."""
-        if self.for_persons and self.handle is not None:
-            with suppress(tasks.TasksClientError):  # the journal cannot be read: they may still be open
-                still_open = {one.question_id for one in await self.handle.questions()}
-                for question_id in self.for_persons.keys() - still_open:
-                    del self.for_persons[question_id]
-
-    async def wait_for_change(self) -> None:
-        """Wait until something about the call changes."""
-        await self._changed.wait()
-
-    def note_change(self) -> None:
-        """Wake all that wait for a change."""
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    def take_answers(self, answers: Mapping[str, Any]) -> None:
-        """Take the answers that a host has repeated its request with."""
-        for question_id, answer in answers.items():
-            if isinstance(answer, dict):
-                self.answers[question_id] = answer
-        self.note_change()
-
-    async def ask_host(self, prompt: Prompt) -> dict[str, Any]:
-        """Have the host asked, as a part of a request that waits for the call, now or later.
-
-        Raises:
-            HostRefusedError: The host has answered with an error, or does not understand the question.
-        """
-        self.prompts[prompt.question_id] = prompt
-        self.note_change()
-        try:
-            while True:
-                given = self.answers.pop(prompt.question_id, None)
-                if given is not None:
-                    return given
-                able = [one for one in self.requests if one.host.can_be_asked(prompt.method, prompt.params)]
-                if self.requests and not able:
-                    raise HostRefusedError("no host that waits for the call understands the question")
-                asked = next((one for one in able if not one.host.is_current), None)
-                if asked is None:
-                    await self.wait_for_change()
-                    continue
-                try:
-                    return await asked.ask(prompt.method, prompt.params)
-                except HostRefusedError:
-                    if asked in self.requests:
-                        raise
-        finally:
-            del self.prompts[prompt.question_id]
-            self.note_change()
-
-
 class Calls:
     """The calls of one host.
 
     Args:
         client: Makes the calls.
         inbox: Shows the records of the client's endpoint and principal.
+        in_hand: The calls in hand, which this object alone adds and drops.
         application: Of the client. Records of others, or without one, are not this host's.
         group: Runs the calls, for as long as the client is open.
         is_new: Tells of which tools each call is a new one.
@@ -199,6 +64,7 @@ class Calls:
         self,
         client: tasks.TasksClient,
         inbox: tasks.Inbox,
+        in_hand: InHand,
         application: str,
         group: TaskGroup,
         is_new: Callable[[str], bool],
@@ -208,7 +74,7 @@ class Calls:
         self._application = application
         self._group = group
         self._is_new = is_new
-        self._in_hand: dict[str, Call] = {}
+        self._in_hand = in_hand
         self._finding = anyio.Lock()
 
     # ── finding ───────────────────────────────────────────────────────────────────────────────
@@ -240,8 +106,7 @@ class Calls:
             if key is None:
                 earlier = await self._find(tool, digest, call_id)
             else:
-                under_key = (one for one in self._in_hand.values() if one.key == key)
-                earlier = next((one for one in under_key if one.is_equal(tool, digest)), None)
+                earlier = self._in_hand.under_key(key, tool, digest)
             if earlier is not None:
                 return earlier, key is None
             call = Call(secrets.token_hex(16), tool, digest, key=key, call_id=call_id)
@@ -258,7 +123,7 @@ class Calls:
             return call, False
 
     async def _find(self, tool: str, digest: str, call_id: Any) -> Call | None:
-        for call in self._in_hand.values():
+        for call in self._in_hand:
             if call.key is not None:
                 continue
             is_same = call_id is not None and call.call_id == call_id
@@ -269,7 +134,7 @@ class Calls:
             return None
         for record in reversed(await self.records(_MOST_LOOKED_AT)):
             is_equal = (record.tool, record.arguments_digest) == (tool, digest)
-            is_in_hand = record.record_id in self._in_hand
+            is_in_hand = self._in_hand.of_record(record) is not None
             if not is_equal or is_in_hand or record.idempotency_key is not None:
                 continue
             # Another bridge may go on with the call of one that has died. Nobody waits there for its reply.
@@ -284,12 +149,13 @@ class Calls:
             JournalError: The journal could not be read.
         """
         async with self._finding:
-            call = self._in_hand.get(reference)
+            call = self._in_hand.by_id(reference)
             if call is not None:
                 return call
             record = await self._inbox.record(reference)
-            is_ours = record is not None and record.application == self._application
-            return self._attach(record) if record is not None and is_ours else None
+            if record is None or record.application != self._application:
+                return None
+            return self._in_hand.of_record(record) or self._attach(record)
 
     async def take_up(self) -> None:
         """Go on with the unfinished calls of earlier processes.
@@ -299,7 +165,7 @@ class Calls:
         """
         for record in await self.records(_MOST_TAKEN_UP):
             async with self._finding:
-                is_here = record.finished or record.record_id in self._in_hand
+                is_here = record.finished or self._in_hand.of_record(record) is not None
                 if not is_here and not await self._inbox.is_driven(record):
                     self._attach(record)
 
@@ -314,16 +180,9 @@ class Calls:
         found = await self._inbox.records(pending=True, limit=most)
         return [one for one in found if one.application == self._application]
 
-    def of_record(self, record_id: str) -> Call | None:
-        """The call in hand of a record."""
-        return self._in_hand.get(record_id)
-
-    def newest_unanswered(self) -> Call | None:
-        """The newest call in hand to which the server has not replied; ``None`` if there is none."""
-        return next((one for one in reversed(self._in_hand.values()) if one.handle is None), None)
-
     def _attach(self, record: tasks.TaskRecord) -> Call:
-        call = Call(record.record_id, record.tool or "", record.arguments_digest)
+        key = record.idempotency_key
+        call = Call(record.record_id, record.tool or "", record.arguments_digest, key=key)
         call.is_promised = True
         self._take_in_hand(call, partial(self._client.attach, record))
         return call
@@ -331,7 +190,7 @@ class Calls:
     # ── the life of a call ────────────────────────────────────────────────────────────────────
 
     def _take_in_hand(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
-        self._in_hand[call.reference] = call
+        self._in_hand.add(call)
         self._group.start_soon(self._see_through, call, begin)
 
     async def _see_through(self, call: Call, begin: Callable[[], Awaitable[tasks.TaskHandle]]) -> None:
@@ -355,9 +214,7 @@ class Calls:
                 call.handle = await begin()
                 if call.handle.reference["record_id"] != call.reference:
                     # The key stands for an earlier call.
-                    del self._in_hand[call.reference]
-                    call.reference = call.handle.reference["record_id"]
-                    self._in_hand[call.reference] = call
+                    self._in_hand.rename(call, call.handle.reference["record_id"])
                 call.note_change()
                 end, record = await call.handle.peek(), call.handle.record
                 assert record is not None, "this handle is not detached"
@@ -376,7 +233,10 @@ class Calls:
 
     @contextmanager
     def waiting(self, call: Call, request: HostRequest) -> Iterator[None]:
-        """Count a request of the host among those that wait for a call."""
+        """Have a request of the host wait for a call as long as the block runs.
+
+        The block ends after :meth:`end_for`, or the host has given the request up.
+        """
         call.requests.append(request)
         call.note_change()
         try:
@@ -385,6 +245,17 @@ class Calls:
             call.requests.remove(request)
             request.end()
             self._settle(call)
+
+    def end_for(self, call: Call, request: HostRequest) -> dict[str, Any] | Exception | None:
+        """The end of a call, which the reply to a waiting request is to bring; ``None`` if it goes on.
+
+        The host is then told so, and may come for the end later, however long the call takes.
+        """
+        if call.end is None:
+            call.is_promised = True
+        else:
+            self._hand_out(call, request)
+        return call.end
 
     def _settle(self, call: Call) -> None:
         """Have a call for which nobody waits linger, be kept for a later request, or be forgotten."""
@@ -395,11 +266,11 @@ class Calls:
                 self._group.start_soon(self._linger, call)
         elif call.is_delivered or call.handle is None or not call.handle.done:
             # There is nothing to hand out. A later request finds a parked call in the journal.
-            self._in_hand.pop(call.reference, None)
+            self._in_hand.drop(call)
         else:
-            kept = [one for one in self._in_hand.values() if one.end is not None and not one.requests]
+            kept = [one for one in self._in_hand if one.end is not None and not one.requests]
             for one in kept[:-_MOST_KEPT]:
-                self._in_hand.pop(one.reference, None)
+                self._in_hand.drop(one)
 
     async def _linger(self, call: Call) -> None:
         """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
@@ -423,18 +294,18 @@ class Calls:
         else:
             call.scope.cancel()
 
-    def hand_out(self, call: Call, request: HostRequest) -> None:
-        """Have the end of a call delivered once it was written. Until then the request waits for it."""
+    def _hand_out(self, call: Call, request: HostRequest) -> None:
+        """Count the end of a call as received once the reply has left. Until then the request still waits."""
         call.requests.append(request)
 
-        def tell(is_written: bool) -> None:
+        def tell(has_left: bool) -> None:
             call.requests.remove(request)
-            call.is_delivered = call.is_delivered or is_written
+            call.is_delivered = call.is_delivered or has_left
             self._settle(call)
-            if is_written:
+            if has_left:
                 self._group.start_soon(self._acknowledge, call)
 
-        request.when_replied(tell)
+        request.reply.when_settled(tell)
 
     async def _acknowledge(self, call: Call) -> None:
         if call.handle is not None and call.handle.done:

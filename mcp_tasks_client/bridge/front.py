@@ -6,35 +6,31 @@ else passes to the server behind, and its result passes back as it came.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 from mcp.server import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 import mcp_tasks_client as tasks
 
 from . import words
 from .halves import without_halves
-from .host_request import Host, HostRequest
+from .host_request import Host, HostRequest, Reply
 from .introduction import Introduction
 from .introspection import Context, Next, replace_middleware
-from .known_hosts import default_answer_within
+from .options import Options
 from .service import Connect, Service
-from .serving import OWN_STATE, as_rpc_error, text_result
+from .serving import as_rpc_error, text_result
 
-__all__ = ["Front", "Options", "open_front"]
+__all__ = ["Front", "open_front"]
 
-_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 _OF_THE_PROTOCOL: Final = "io.modelcontextprotocol/"
-_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 _KEY: Final = "mcp-tasks-client/idempotency-key"
 
 _LISTS: Final = {
@@ -59,65 +55,20 @@ _MOST_HOSTS: Final = 100
 _BUSY: Final = -32000
 
 
-class Options(TypedDict, total=False):
-    """The options of :func:`bridge` that are the same for every way in which hosts reach it."""
-
-    application: str | None
-    answer_within_s: float | None
-    questions: Literal["host", "inbox"]
-    new_for: Sequence[str]
-    memory: Path | None
-    line_for: Callable[[str], str]
-
-
 @asynccontextmanager
 async def open_front(
-    connect: Connect,
-    endpoint: str,
-    when_replied: Callable[[Context, Callable[[bool], None]], None],
-    *,
-    application: str | None = None,
-    answer_within_s: float | None = None,
-    questions: Literal["host", "inbox"] = "host",
-    new_for: Sequence[str] = (),
-    memory: Path | None = None,
-    line_for: Callable[[str], str] = "mcp-tasks answer {}".format,
+    connect: Connect, endpoint: str, options: Options, reply_to: Callable[[Context], Reply]
 ) -> AsyncIterator[Front]:
     """Serve hosts as long as the block runs. Their unfinished calls are left to the journal.
 
     Args:
         connect: Makes the client for one host.
         endpoint: The server's name in the journal.
-        when_replied: Takes a request and a function. The function is called once: with True when the reply
-            has left for the host, or with False if it could not leave.
-        application: As of :func:`bridge`.
-        answer_within_s: Likewise.
-        questions: Likewise.
-        new_for: Likewise.
-        memory: Likewise.
-        line_for: The line by which a person answers a question in a terminal, by the question's ID.
-
-    Raises:
-        ValueError: An option makes no sense.
+        options: Of the bridge.
+        reply_to: The reply to a request that is being served.
     """
-    if questions not in ("host", "inbox"):
-        raise ValueError(f'questions must be "host" or "inbox", got {questions!r}')
-    if answer_within_s is not None and not answer_within_s >= 0:
-        raise ValueError(f"answer_within_s must be 0 seconds or more, got {answer_within_s}")
     async with anyio.create_task_group() as group:
-        front = Front(
-            connect,
-            Introduction(memory, endpoint),
-            group,
-            application=application,
-            asks_host=questions == "host",
-            is_new=lambda tool: any(fnmatchcase(tool, pattern) for pattern in new_for),
-            answer_within=lambda host: (
-                default_answer_within(host) if answer_within_s is None else answer_within_s
-            ),
-            line_for=line_for,
-            when_replied=when_replied,
-        )
+        front = Front(connect, Introduction(options.memory, endpoint), group, options, reply_to)
         try:
             yield front
         finally:
@@ -133,13 +84,8 @@ class Front:
         connect: Makes the client for one host.
         introduction: Of the server.
         group: Runs what outlives a request.
-        application: The name for all hosts; ``None`` names each host's calls by the host.
-        asks_host: Whether questions are put to the host.
-        is_new: Tells of which tools each call is a new one.
-        answer_within: Seconds by the name of a host; 0 is never.
-        line_for: The line by which a person answers a question in a terminal, by the question's ID.
-        when_replied: Takes a request and a function. The function is called once: with True when the reply
-            has left for the host, or with False if it could not leave.
+        options: Of the bridge.
+        reply_to: The reply to a request that is being served.
 
     Attributes:
         server: The SDK's server.
@@ -150,23 +96,14 @@ class Front:
         connect: Connect,
         introduction: Introduction,
         group: TaskGroup,
-        *,
-        application: str | None,
-        asks_host: bool,
-        is_new: Callable[[str], bool],
-        answer_within: Callable[[str], float],
-        line_for: Callable[[str], str],
-        when_replied: Callable[[Context, Callable[[bool], None]], None],
+        options: Options,
+        reply_to: Callable[[Context], Reply],
     ) -> None:
         self._connect = connect
         self._introduction = introduction
         self._group = group
-        self._application = application
-        self._asks_host = asks_host
-        self._is_new = is_new
-        self._answer_within = answer_within
-        self._line_for = line_for
-        self._when_replied = when_replied
+        self._options = options
+        self._reply_to = reply_to
         self._services: dict[str, Service] = {}
         self.server: Server[Any] = Server("mcp-tasks bridge", on_subscriptions_listen=self._subscribe)
         replace_middleware(self.server, self._take)
@@ -252,38 +189,36 @@ class Front:
     # ── tools ─────────────────────────────────────────────────────────────────────────────────
 
     async def _list_tools(self, service: Service, host: Host, params: dict[str, Any]) -> dict[str, Any]:
-        answers_early = self._answer_within(host.name) > 0
+        answers_early = self._options.answer_within(host.name) > 0
         page = await self._ask(service, "tools/list", params, otherwise={"tools": []})
         listed = page.get("tools")
         shown = [_plain(one, answers_early) for one in listed] if isinstance(listed, list) else []
         if answers_early and page.get("nextCursor") is None:
-            shown += (await service.tools()).listed()
+            opened = await service.opened()
+            await opened.names.choose()
+            shown += opened.tools.listed()
         return {**page, "tools": shown}
 
     async def _call(self, service: Service, host: Host, context: Context) -> dict[str, Any]:
-        request = HostRequest(context, host, partial(self._when_replied, context))
+        request = HostRequest(context, host, self._reply_to(context))
         tool, arguments = request.params.get("name"), request.params.get("arguments")
         arguments = {} if arguments is None else arguments
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise MCPError(
                 code=INVALID_PARAMS, message="tools/call needs a name, and arguments are an object"
             )
-        within_s = self._answer_within(host.name)
-        opened, serving = await service.opened(), await service.serving(within_s)
-        state = request.params.get("requestState")
-        if isinstance(state, str) and state.startswith(OWN_STATE):
-            reference = state.removeprefix(OWN_STATE)
-            call = await opened.calls.by_reference(reference)
+        opened, answers_early = await service.opened(), self._options.answer_within(host.name) > 0
+        if answers_early:
+            await opened.names.choose()
+        if request.continued is not None:
+            call = await opened.calls.by_reference(request.continued)
             if call is None:
-                list_tool = (await service.tools()).list_tool if within_s > 0 else None
-                return text_result(words.no_such_call(reference, list_tool), is_error=True)
-            answers = request.params.get("inputResponses")
-            call.take_answers(answers if isinstance(answers, dict) else {})
-            return await serving.wait(call, request)
-        if within_s > 0:
-            own = await service.tools()
-            if own.has(tool):
-                return await own.call(tool, arguments, request, serving)
+                list_tool = opened.names.list_tool if answers_early else None
+                return text_result(words.no_such_call(request.continued, list_tool), is_error=True)
+            call.take_answers(request.answers)
+            return await opened.serving.wait(call, request)
+        if answers_early and tool in opened.names:
+            return await opened.tools.call(tool, arguments, request)
         key = request.meta.get(_KEY)
         if key is not None and not (isinstance(key, str) and key):
             raise MCPError(code=INVALID_PARAMS, message=f"{_KEY} in _meta is a text that is not empty")
@@ -294,25 +229,18 @@ class Front:
             key=key,
             call_id=_call_id(context, request.meta.get("callId")),
         )
-        return await serving.wait(call, request, is_earlier=is_earlier)
+        return await opened.serving.wait(call, request, is_earlier=is_earlier)
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────
 
     def _service_of(self, host: Host) -> Service:
-        name = self._application or host.name
+        name = self._options.application or host.name
         service = self._services.get(name)
         if service is None:
             if len(self._services) >= _MOST_HOSTS:
                 raise MCPError(code=_BUSY, message=f"The bridge serves {_MOST_HOSTS} hosts, and no more.")
-            service = self._services[name] = Service(
-                host,
-                name,
-                self._connect,
-                self._group,
-                asks_host=self._asks_host,
-                is_new=self._is_new,
-                line_for=self._line_for,
-            )
+            service = Service(host, name, self._connect, self._group, self._options)
+            self._services[name] = service
         return service
 
     async def _subscribe(self, context: Context, params: Any) -> Any:
@@ -329,7 +257,7 @@ class Front:
             **cached,
             **result,
             "_meta": {
-                _SERVER_INFO: self._introduction.server_info,
+                SERVER_INFO_META_KEY: self._introduction.server_info,
                 **(meta if isinstance(meta, dict) else {}),
             },
         }
@@ -376,7 +304,8 @@ def _passed(params: Mapping[str, Any] | None) -> dict[str, Any]:
         kept = {
             name: value
             for name, value in meta.items()
-            if name == _LOG_LEVEL or not (name.startswith(_OF_THE_PROTOCOL) or name == "progressToken")
+            if name == LOG_LEVEL_META_KEY
+            or not (name.startswith(_OF_THE_PROTOCOL) or name == "progressToken")
         }
         if kept:
             passed["_meta"] = kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from .introspection import Context
 
-__all__ = ["Host", "HostRefusedError", "HostRequest"]
+__all__ = ["Host", "HostRefusedError", "HostRequest", "Prompt", "Reply", "ask_by_reply"]
 
 _CURRENT: Final = "2026-07-28"
 """From this version on, a server asks a host by the reply to the host's own request."""
@@ -35,8 +35,21 @@ _CAPABILITY_OF: Final = {
 """The capability that a host declares, by the method with which it is asked."""
 
 
+_OWN_STATE: Final = "mcp-tasks-bridge:"
+"""Begins the ``requestState`` of a question that is put to a host; the reference of the call follows."""
+
+
 class HostRefusedError(Exception):
     """The host has answered a question with an error, or is gone."""
+
+
+@dataclass(eq=False, slots=True)
+class Prompt:
+    """A question that a host is to be asked."""
+
+    question_id: str
+    method: str
+    params: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +65,12 @@ class Host:
         """True at 2026-07-28 and later."""
         return self.protocol_version >= _CURRENT
 
-    def can_be_asked(self, method: str, params: Any) -> bool:
+    def can_be_asked(self, prompt: Prompt) -> bool:
         """True if a host that declares these capabilities, at this version, understands the question."""
-        declared = self.capabilities.get(_CAPABILITY_OF[method])
+        declared = self.capabilities.get(_CAPABILITY_OF[prompt.method])
         if declared is None:
             return False
-        match params:
+        match prompt.params:
             case ElicitRequestURLParams():
                 return "url" in declared
             case ElicitRequestFormParams(requested_schema=schema) if not self.is_current:
@@ -87,23 +100,60 @@ def _is_expressible(schema: Any, version: str) -> bool:
     return True
 
 
+class Reply:
+    """The reply to one request: has it left for the host?"""
+
+    def __init__(self) -> None:
+        self._told: list[Callable[[bool], None]] = []
+        self._is_settled = False
+
+    def when_settled(self, tell: Callable[[bool], None]) -> None:
+        """Call a function once: with True when the reply has left, or with False if it does not leave.
+
+        With False at once, if it is settled: the request has ended before this was said.
+        """
+        if self._is_settled:
+            tell(False)
+        else:
+            self._told.append(tell)
+
+    def settle(self, has_left: bool) -> None:
+        """Note that the reply has left, or that none leaves. Only the first time counts."""
+        self._is_settled, told, self._told = True, self._told, []
+        for one in told:
+            one(has_left)
+
+
 class HostRequest:
     """A request that is being served.
 
     Attributes:
         host: Whose it is.
+        reply: To it.
     """
 
-    def __init__(
-        self, context: Context, host: Host, when_replied: Callable[[Callable[[bool], None]], None]
-    ) -> None:
+    def __init__(self, context: Context, host: Host, reply: Reply) -> None:
         self.host = host
+        self.reply = reply
         self.params: Mapping[str, Any] = context.params or {}
         self.meta: Mapping[str, Any] = self.params.get("_meta") or {}
-        self.when_replied = when_replied
         self._context = context
         self._asking: set[anyio.CancelScope] = set()
         self._has_ended = False
+
+    @property
+    def continued(self) -> str | None:
+        """The reference of the call for which it brings answers, which :func:`ask_by_reply` has asked for."""
+        state = self.params.get("requestState")
+        if not (isinstance(state, str) and state.startswith(_OWN_STATE)):
+            return None
+        return state.removeprefix(_OWN_STATE)
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """The answers that it brings, by the ID of the question."""
+        answers = self.params.get("inputResponses")
+        return answers if isinstance(answers, dict) else {}
 
     @property
     def progress_token(self) -> str | int | None:
@@ -111,9 +161,9 @@ class HostRequest:
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) else None
 
-    def can_carry(self, method: str, params: Any) -> bool:
+    def can_carry(self, prompt: Prompt) -> bool:
         """True if the reply to this request can ask the host a question."""
-        return self.host.is_current and self.host.can_be_asked(method, params)
+        return self.host.is_current and self.host.can_be_asked(prompt)
 
     async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification, if the host wants any."""
@@ -126,18 +176,18 @@ class HostRequest:
             ProgressNotification(params=params), related_request_id=self._context.request_id
         )
 
-    async def ask(self, method: str, params: Any) -> dict[str, Any]:
+    async def ask(self, prompt: Prompt) -> dict[str, Any]:
         """Ask the host, as a part of this request. Below 2026-07-28 only.
 
         Raises:
             HostRefusedError: It has answered with an error. Or the request has ended.
         """
         request: Any
-        match method:
+        match prompt.method:
             case "elicitation/create":
-                request = ElicitRequest(params=params)
+                request = ElicitRequest(params=prompt.params)
             case "sampling/createMessage":
-                request = CreateMessageRequest(params=params)
+                request = CreateMessageRequest(params=prompt.params)
             case _:
                 request = ListRootsRequest()
         with anyio.CancelScope() as scope:
@@ -161,6 +211,28 @@ class HostRequest:
         self._has_ended = True
         for scope in self._asking:
             scope.cancel()
+
+
+def ask_by_reply(reference: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """The reply that asks a host of 2026-07-28, which sends its request again with the answers.
+
+    Args:
+        reference: Of the call, as :attr:`HostRequest.continued` gives it back.
+        prompts: To ask.
+    """
+    requests = {}
+    for one in prompts:
+        params = (
+            None
+            if one.params is None
+            else one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        )
+        requests[one.question_id] = {"method": one.method, **({} if params is None else {"params": params})}
+    return {
+        "resultType": "input_required",
+        "inputRequests": requests,
+        "requestState": _OWN_STATE + reference,
+    }
 
 
 class _Raw(BaseModel, extra="allow"):

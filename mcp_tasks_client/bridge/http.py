@@ -11,17 +11,19 @@ from __future__ import annotations
 import hmac
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .front import Options, open_front
+from .front import open_front
+from .host_request import Reply
 from .introspection import Context, Next, prepend_middleware
+from .options import Options
 from .service import Connect
 
 __all__ = ["listen", "open_app", "serve_socket", "url_of"]
@@ -47,7 +49,7 @@ _GONE: Final = -32000
 
 @asynccontextmanager
 async def open_app(
-    connect: Connect, endpoint: str, *, token: str, **options: Unpack[Options]
+    connect: Connect, endpoint: str, options: Options, *, token: str
 ) -> AsyncIterator[ASGIApp]:
     """Serve hosts by an ASGI application, at ``/mcp``, as long as the block runs.
 
@@ -56,13 +58,10 @@ async def open_app(
     Args:
         connect: Makes the client for one host.
         endpoint: The server's name in the journal.
+        options: Of the bridge.
         token: A request is served if it has the header ``Authorization: Bearer TOKEN``. Visible ASCII.
-        options: As of :func:`open_front`.
-
-    Raises:
-        ValueError: An option makes no sense.
     """
-    async with open_front(connect, endpoint, _when_replied, **options) as front:
+    async with open_front(connect, endpoint, options, _reply_to) as front:
         prepend_middleware(front.server, _until_gone)
         app = front.server.streamable_http_app(
             streamable_http_path=_PATH,
@@ -93,7 +92,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 async def serve_socket(
-    connect: Connect, endpoint: str, listening: socket.socket, *, token: str, **options: Unpack[Options]
+    connect: Connect, endpoint: str, listening: socket.socket, options: Options, *, token: str
 ) -> None:
     """Serve hosts at a socket of :func:`listen`, until cancelled. Otherwise as :func:`open_app`.
 
@@ -105,7 +104,7 @@ async def serve_socket(
         def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # no generator
             return nullcontext()  # a signal cancels this function, as it does any verb
 
-    async with open_app(connect, endpoint, token=token, **options) as app:
+    async with open_app(connect, endpoint, options, token=token) as app:
         config = uvicorn.Config(
             app,
             http="h11",  # which bounds the headers
@@ -126,13 +125,8 @@ class _Exchange:
     def __init__(self) -> None:
         self.serving = anyio.CancelScope()
         """Around the message's treatment. It is cancelled once nothing more can be sent to the host."""
-        self.told: list[Callable[[bool], None]] = []
-
-    def tell(self, is_sent: bool) -> None:
-        """Tell, once, that the reply has left, or could not leave."""
-        told, self.told = self.told, []
-        for one in told:
-            one(is_sent)
+        self.reply = Reply()
+        """It has left once the whole response has."""
 
 
 def _exchange_of(context: Context) -> _Exchange:
@@ -141,12 +135,8 @@ def _exchange_of(context: Context) -> _Exchange:
     return exchange
 
 
-def _when_replied(context: Context, tell: Callable[[bool], None]) -> None:
-    exchange = _exchange_of(context)
-    if exchange.serving.cancel_called:
-        tell(False)  # the connection ended in the same turn of the event loop as the call
-    else:
-        exchange.told.append(tell)
+def _reply_to(context: Context) -> Reply:
+    return _exchange_of(context).reply
 
 
 async def _until_gone(context: Context, go_on: Next) -> Any:
@@ -192,7 +182,7 @@ class _Door:
         async def send_and_tell(message: Message) -> None:
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                exchange.tell(True)
+                exchange.reply.settle(True)
 
         self._under_way += 1
         try:
@@ -203,4 +193,4 @@ class _Door:
         finally:
             self._under_way -= 1
             exchange.serving.cancel()
-            exchange.tell(False)
+            exchange.reply.settle(False)

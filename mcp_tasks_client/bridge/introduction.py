@@ -9,20 +9,19 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
-import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 from anyio import to_thread
+from mcp_types import SERVER_INFO_META_KEY
 
 import mcp_tasks_client as tasks
 
 __all__ = ["Introduction"]
 
-_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 _TASKS: Final = "io.modelcontextprotocol/tasks"
 
 _FIRST_WAIT_S: Final = 1.0
@@ -103,7 +102,7 @@ class Introduction:
         except (tasks.TasksClientError, TimeoutError):
             return False  # it is away, and each request says so
         meta, declared = raw.get("_meta"), raw.get("capabilities")
-        info = meta.get(_SERVER_INFO) if isinstance(meta, dict) else None
+        info = meta.get(SERVER_INFO_META_KEY) if isinstance(meta, dict) else None
         said = {
             "capabilities": declared if isinstance(declared, dict) else {},
             "instructions": raw.get("instructions"),
@@ -129,16 +128,8 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _write(file: Path, said: dict[str, Any]) -> None:
-    """Replace the file. One that cannot be written costs the next host some of its time, and nothing else."""
-    try:
+    """Write the file. A host that finds it half written, or unwritten, waits for the server instead."""
+    with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent)
-        try:
-            with os.fdopen(handle, "w") as stream:
-                json.dump(said, stream)
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError:
-        pass
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(said))

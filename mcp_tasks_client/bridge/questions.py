@@ -7,7 +7,6 @@ open for a person who answers it elsewhere. No question reaches a model.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from mcp_types import (
@@ -23,8 +22,9 @@ import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
 from mcp_tasks_client.forms import read_form
 
-from .calls import Calls, Prompt
-from .host_request import Host, HostRefusedError
+from .host_request import Host, HostRefusedError, Prompt
+from .in_hand import InHand
+from .options import Options
 
 __all__ = ["Asker"]
 
@@ -46,19 +46,25 @@ class Asker:
     """Answers questions as callbacks of a :class:`TasksClient` do, by asking one host.
 
     Args:
+        in_hand: The calls of the host.
         host: As it has introduced itself first.
-        line_for: The line of a terminal that answers a question.
-        asks_host: Whether questions are put to the host. If not, all are left to others.
-
-    Attributes:
-        calls: Of the host; set once the client is open.
+        options: Of the bridge. If questions are not put to the host, all are left to others.
     """
 
-    def __init__(self, host: Host, line_for: Callable[[str], str], *, asks_host: bool) -> None:
+    def __init__(self, in_hand: InHand, host: Host, options: Options) -> None:
+        self._in_hand = in_hand
         self._host = host
-        self._asks_host = asks_host
-        self._line_for = line_for
-        self.calls: Calls | None = None
+        self._asks_host = options.asks_host
+        self._line_for = options.line_for
+
+    def callbacks(self) -> dict[str, Any]:
+        """The callbacks as a :class:`TasksClient` takes them. Persons elsewhere answer elicitations alone."""
+        declared = self._host.capabilities if self._asks_host else {}
+        return {
+            "elicitation": self.elicit,
+            "sampling": self.sample if "sampling" in declared else None,
+            "roots": self.list_roots if "roots" in declared else None,
+        }
 
     async def elicit(self, context: tasks.InputContext, params: Any) -> Any:
         """Ask for a form, or for a visit to a URL."""
@@ -75,18 +81,12 @@ class Asker:
     async def _ask(
         self, context: tasks.InputContext, method: str, params: Any, kind: TypeAdapter[Any]
     ) -> Any:
-        reference, question = context.reference, context.question
-        if self.calls is None:
-            return None
-        if reference is not None:
-            call = self.calls.of_record(reference["record_id"])
-        else:  # a server of 2025-11-25 asks in the middle of a plain call
-            call = self.calls.newest_unanswered()
+        call, question = self._in_hand.asked_about(context), context.question
         if call is None:
             return None
+        prompt = Prompt(context.key if question is None else question.question_id, method, params)
         hosts = [one.host for one in call.requests] or [self._host]
-        if self._asks_host and any(one.can_be_asked(method, params) for one in hosts):
-            prompt = Prompt(context.key if question is None else question.question_id, method, params)
+        if self._asks_host and any(one.can_be_asked(prompt) for one in hosts):
             for _ in range(_MOST_ATTEMPTS):
                 try:
                     result = kind.validate_python(await call.ask_host(prompt))

@@ -19,23 +19,21 @@ from mcp.server.subscriptions import (
     ResourceUpdated,
     ToolsListChanged,
 )
-from mcp_types import METHOD_NOT_FOUND, Notification
+from mcp_types import Notification
 
 import mcp_tasks_client as tasks
 
 from .calls import Calls
 from .host_request import Host
+from .in_hand import InHand
 from .introspection import Context, Session, when_ended
+from .options import Options
+from .own_names import OwnNames
 from .questions import Asker
 from .serving import Serving
-from .task_tools import TaskTools, choose_prefix
+from .task_tools import TaskTools
 
 __all__ = ["Connect", "Opened", "Service"]
-
-_MOST_PAGES: Final = 100
-
-_NAMES_S: Final = 5.0
-"""Seconds for which a call waits for the names of the server's tools. No progress is told meanwhile."""
 
 _MOST_TOLD: Final = 1_000
 """Notifications that wait for the host to read, at most. Further ones are dropped."""
@@ -60,11 +58,14 @@ class Connect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A service whose client is open."""
+    """The client for one host, which is open, and all that works on it."""
 
     client: tasks.TasksClient
-    inbox: tasks.Inbox
+    in_hand: InHand
     calls: Calls
+    serving: Serving
+    names: OwnNames
+    tools: TaskTools
 
 
 class Service:
@@ -75,40 +76,20 @@ class Service:
         application: The name under which its calls are in the journal.
         connect: Makes the client.
         group: Runs the calls.
-        asks_host: Whether questions are put to the host.
-        is_new: Tells of which tools each call is a new one.
-        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+        options: Of the bridge.
     """
 
     def __init__(
-        self,
-        host: Host,
-        application: str,
-        connect: Connect,
-        group: TaskGroup,
-        *,
-        asks_host: bool,
-        is_new: Callable[[str], bool],
-        line_for: Callable[[str], str],
+        self, host: Host, application: str, connect: Connect, group: TaskGroup, options: Options
     ) -> None:
-        self._line_for = line_for
+        self._host = host
         self._application = application
-        self._asker = Asker(host, line_for, asks_host=asks_host)
-        declared = host.capabilities
-        self._connect = partial(
-            connect,
-            application,
-            elicitation=self._asker.elicit,
-            sampling=self._asker.sample if asks_host and "sampling" in declared else None,
-            roots=self._asker.list_roots if asks_host and "roots" in declared else None,
-            on_notification=self._hear,
-        )
+        self._connect = connect
         self._group = group
-        self._is_new = is_new
+        self._options = options
         self._stack = AsyncExitStack()
         self._opening = anyio.Lock()
         self._opened: Opened | None = None
-        self._prefix: str | None = None
         self._listeners: set[Session] = set()
         self._being_told = 0
         self._bus = InMemorySubscriptionBus()
@@ -123,16 +104,23 @@ class Service:
         """
         async with self._opening:
             if self._opened is None:
-                client, inbox = self._connect()
-                async with AsyncExitStack() as stack:
-                    await stack.enter_async_context(client)
-                    await stack.enter_async_context(inbox)
-                    calls = Calls(client, inbox, self._application, self._group, self._is_new)
-                    await calls.take_up()
-                    self._stack = stack.pop_all()
-                self._asker.calls = calls
-                self._opened = Opened(client, inbox, calls)
+                self._opened = await self._open()
             return self._opened
+
+    async def _open(self) -> Opened:
+        options, in_hand = self._options, InHand()
+        callbacks = Asker(in_hand, self._host, options).callbacks()
+        client, inbox = self._connect(self._application, on_notification=self._hear, **callbacks)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(client)
+            await stack.enter_async_context(inbox)
+            calls = Calls(client, inbox, in_hand, self._application, self._group, options.is_new)
+            await calls.take_up()
+            self._stack = stack.pop_all()
+        names = OwnNames(client)
+        serving = Serving(calls, names, options)
+        tools = TaskTools(names, inbox, calls, serving, options.line_for)
+        return Opened(client, in_hand, calls, serving, names, tools)
 
     async def aclose(self) -> None:
         """Let go of the calls, which others can go on with, and close."""
@@ -147,53 +135,6 @@ class Service:
         """
         return await (await self.opened()).client.request(method, params)
 
-    async def tools(self) -> TaskTools:
-        """The tools of the bridge, by names that the server does not use.
-
-        Raises:
-            TasksClientError: The journal could not be opened.
-        """
-        opened = await self.opened()
-        if self._prefix is None:
-            try:
-                with anyio.fail_after(_NAMES_S):
-                    self._prefix = choose_prefix(await self._names())
-            except (
-                tasks.SessionError,
-                TimeoutError,
-            ):  # the server is away, and results that are here are handed out
-                return TaskTools(opened.inbox, opened.calls, "")
-        return TaskTools(opened.inbox, opened.calls, self._prefix)
-
-    async def serving(self, answer_within_s: float) -> Serving:
-        """Has the requests of the host wait, each for its call.
-
-        Args:
-            answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
-
-        Raises:
-            TasksClientError: The journal could not be opened.
-        """
-        opened = await self.opened()
-        result_tool = (await self.tools()).result_tool if answer_within_s else ""
-        return Serving(opened.calls, answer_within_s, result_tool, self._line_for)
-
-    async def _names(self) -> set[str]:
-        names: set[str] = set()
-        cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            try:
-                page = await self.ask("tools/list", {} if cursor is None else {"cursor": cursor})
-            except tasks.SessionError as error:
-                if error.code == METHOD_NOT_FOUND:
-                    return names
-                raise
-            names |= {str(one.get("name")) for one in page.get("tools") or () if isinstance(one, dict)}
-            before, cursor = cursor, page.get("nextCursor")
-            if cursor is None or cursor == before:
-                break
-        return names
-
     # ── what the server tells ─────────────────────────────────────────────────────────────────
 
     def listen(self, context: Context) -> None:
@@ -202,10 +143,10 @@ class Service:
         when_ended(context.session, partial(self._listeners.discard, context.session))
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
+        opened = self._opened
         if method == "notifications/progress":
             token = params.get("progressToken")
-            opened = self._opened
-            call = None if opened is None or not isinstance(token, str) else opened.calls.of_record(token)
+            call = None if opened is None or not isinstance(token, str) else opened.in_hand.by_id(token)
             progress, total = _number(params.get("progress")), _number(params.get("total"))
             message = params.get("message")
             if call is not None and progress is not None:
@@ -213,8 +154,8 @@ class Service:
                 call.message = message if isinstance(message, str) else None
                 call.note_change()
             return
-        if method == _LIST_CHANGED:
-            self._prefix = None
+        if method == _LIST_CHANGED and opened is not None:
+            opened.names.choose_anew()
         self.tell(method, params)
 
     def tell(self, method: str, params: dict[str, Any]) -> None:

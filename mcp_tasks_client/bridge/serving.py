@@ -8,9 +8,8 @@ the work goes on, and a later request has its result.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -21,13 +20,15 @@ import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line, redact
 
 from . import words
-from .calls import Call, Calls, Prompt
-from .host_request import HostRequest
+from .calls import Calls
+from .host_request import HostRequest, Prompt, ask_by_reply
+from .in_hand import Call
+from .options import Options
+from .own_names import OwnNames
 
-__all__ = ["OWN_STATE", "Serving", "as_rpc_error", "text_result"]
+__all__ = ["Serving", "as_rpc_error", "text_result"]
 
-OWN_STATE: Final = "mcp-tasks-bridge:"
-"""Begins the ``requestState`` of a question that is put to a host; the reference of the call follows."""
+_RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 _BEAT_S: Final = 3.0
 """Seconds between progress notifications."""
@@ -36,21 +37,20 @@ _STEP: Final = 1e-6
 """By which the progress of a server is raised each time that it is told again: it has to grow."""
 
 
-@dataclass(frozen=True, slots=True)
 class Serving:
     """Has requests of one host wait for calls.
 
-    Attributes:
+    Args:
         calls: Of the host.
-        answer_within_s: Seconds after which a request is answered although its call goes on; 0 is never.
-        result_tool: The name of the tool that waits for a call of which the host has the reference.
-        line_for: The line by which a person answers a question in a terminal, by the question's ID.
+        names: Of the tools that the host is told to call later.
+        options: Of the bridge.
     """
 
-    calls: Calls
-    answer_within_s: float
-    result_tool: str
-    line_for: Callable[[str], str]
+    def __init__(self, calls: Calls, names: OwnNames, options: Options) -> None:
+        self._calls = calls
+        self._names = names
+        self._answer_within = options.answer_within
+        self._line_for = options.line_for
 
     async def wait(
         self, call: Call, request: HostRequest, *, within_s: float | None = None, is_earlier: bool = False
@@ -60,43 +60,46 @@ class Serving:
         Args:
             call: In hand.
             request: Of the host.
-            within_s: Seconds in place of ``answer_within_s``, if they are fewer.
+            within_s: Seconds in place of those of the host, if they are fewer.
             is_earlier: Whether the call was there before the request, which the answer then says.
 
         Raises:
             MCPError: The call has ended in an error.
         """
-        limits = [one for one in (self.answer_within_s or math.inf, within_s) if one is not None]
-        with self.calls.waiting(call, request):
+        early_s = self._answer_within(request.host.name)
+        limits = [one for one in (early_s or math.inf, within_s) if one is not None]
+        asked: list[Prompt] = []
+        with self._calls.waiting(call, request):
             await call.forget_answered()
             with anyio.move_on_after(min(limits)):
                 async with self._beating(call, request):
                     while call.end is None:
-                        asked = [one for one in call.unanswered if request.can_carry(one.method, one.params)]
-                        if asked:
-                            call.is_promised = True
-                            return _input_required(call, asked)
-                        if self.answer_within_s and call.for_persons.keys() - call.told:
-                            break  # nobody here can answer: the model is told at once, and only once
+                        asked = [one for one in call.unanswered if request.can_carry(one)]
+                        # Where nobody here can answer, the model is told at once, and only once.
+                        if asked or (early_s and call.for_persons.keys() - call.told):
+                            break
                         await call.wait_for_change()
-            if call.end is None:
-                call.is_promised = True
+            if call.end is None and not asked:
                 await call.forget_answered()
-                call.told |= call.for_persons.keys()
-                return self._answer_in_between(call)
-            self.calls.hand_out(call, request)
-            if isinstance(call.end, Exception):
-                raise as_rpc_error(call.end, call.task_id)
-            return _with_note(call.end, words.joined(call.tool)) if is_earlier else call.end
+            end = self._calls.end_for(call, request)
+        if end is None and asked:
+            return ask_by_reply(call.reference, asked)
+        if end is None:
+            call.told |= call.for_persons.keys()
+            return self._answer_in_between(call)
+        if isinstance(end, Exception):
+            raise as_rpc_error(end, call.task_id)
+        result = _without_task(end)
+        return _with_note(result, words.joined(call.tool)) if is_earlier else result
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
         return text_result(
             words.interim(
                 call.tool,
                 call.reference,
-                self.result_tool,
+                self._names.result_tool,
                 call.status_message,
-                [self.line_for(one) for one in call.for_persons],
+                [self._line_for(one) for one in call.for_persons],
                 is_known=call.has_record,
             )
         )
@@ -123,7 +126,7 @@ class Serving:
             await call.forget_answered()
             message = call.status_message
             if call.for_persons:
-                message = "A person has to answer: " + self.line_for(next(iter(call.for_persons)))
+                message = "A person has to answer: " + self._line_for(next(iter(call.for_persons)))
             shown = None if not message else one_line(message)
             if call.progress is None:
                 await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
@@ -168,17 +171,9 @@ def _with_note(result: dict[str, Any], note: str) -> dict[str, Any]:
     return {**result, "content": [*content, {"type": "text", "text": note}]}
 
 
-def _input_required(call: Call, asked: list[Prompt]) -> dict[str, Any]:
-    requests = {}
-    for one in asked:
-        params = (
-            None
-            if one.params is None
-            else one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
-        )
-        requests[one.question_id] = {"method": one.method, **({} if params is None else {"params": params})}
-    return {
-        "resultType": "input_required",
-        "inputRequests": requests,
-        "requestState": OWN_STATE + call.reference,
-    }
+def _without_task(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without the ID of its task, which a server of 2025-11-25 adds. The host knows of no task."""
+    meta = result.get("_meta")
+    if not (isinstance(meta, dict) and _RELATED_TASK in meta):
+        return result
+    return {**result, "_meta": {name: value for name, value in meta.items() if name != _RELATED_TASK}}

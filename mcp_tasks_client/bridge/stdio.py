@@ -107,23 +107,14 @@ def _take(number: int, flags: int) -> int:
 
 def _read_lines(descriptor: int, take: Callable[[bytes | None], None]) -> None:
     """Hand on each line without its end, cut off if it is too long; and ``None`` at the end of the file."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            chunk = os.read(descriptor, _CHUNK)
-        except OSError:
-            chunk = b""
-        if not chunk:
-            take(None)
-            return
-        *ended, rest = chunk.split(b"\n")
-        for one in ended:
-            take(b"".join([*parts, one]))
-            parts, size = [], 0
-        if size <= _LONGEST_LINE:
-            parts.append(rest)
-            size += len(rest)
+    with suppress(OSError), os.fdopen(descriptor, "rb", buffering=_CHUNK) as file:
+        while line := file.readline(_LONGEST_LINE + 1):
+            if not line.endswith(b"\n") and len(line) <= _LONGEST_LINE:
+                break  # the file ends in the middle of it
+            take(line.removesuffix(b"\n"))
+            while line and not line.endswith(b"\n"):
+                line = file.readline(_CHUNK)
+    take(None)
 
 
 def _accept(line: bytes, writer: _Writer) -> Any:

@@ -141,18 +141,18 @@ def bridge(
             return client, inbox
 
         logging.getLogger("mcp_tasks_client").setLevel(logging.INFO)
-        options: Options = {
-            "application": application,
-            "answer_within_s": answer_within,
-            "questions": questions.value,
-            "new_for": repeat_new or (),
-            "memory": _memory(where),
-            "line_for": partial(where.line, "answer"),
-        }
+        options = Options(
+            application=application,
+            answer_within_s=answer_within,
+            questions=questions.value,
+            new_for=repeat_new or (),
+            memory=_memory(where),
+            line_for=partial(where.line, "answer"),
+        )
         if http is None:
             # No client is made yet. The host is answered before all is imported that a client needs.
             async with open_stdio(at_end=partial(_leave_soon, Exit.RESULT)) as (read, write):
-                await _until_stopped(serve_streams(connect, server, read, write, **options))
+                await _until_stopped(serve_streams(connect, server, read, write, options))
             return None
 
         target.make_client(where)  # options that make no sense are told now
@@ -162,7 +162,7 @@ def bridge(
             raise CommandError(Exit.USAGE, f"Port {http} of 127.0.0.1 cannot be used: {error}") from error
         with listening:
             _tell_entry(output, url_of(listening), token if token_env is None else f"${{{token_env}}}")
-            await _until_stopped(serve_socket(connect, server, listening, token=token, **options))
+            await _until_stopped(serve_socket(connect, server, listening, options, token=token))
         return None
 
     _log_to(log_file)

@@ -240,7 +240,11 @@ class _OlderTools(OlderServer):
 
     def _end(self, arrived: Arrived) -> Any:
         task_id = arrived.params["taskId"]
-        return self._finish(self._tasks[task_id]["tool"], arrived, task_id)
+        end = self._finish(self._tasks[task_id]["tool"], arrived, task_id)
+        if not isinstance(end, dict):
+            return end
+        related = {"io.modelcontextprotocol/related-task": {"taskId": task_id}}
+        return {**end, "_meta": {**end.get("_meta", {}), **related}}
 
     def _cancel(self, arrived: Arrived) -> JSONObject:
         task_id = arrived.params["taskId"]

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client import Inbox, MemoryJournal, TaskRecord
+from mcp_tasks_client.bridge.serving import Serving
 
 from .behind import RICH, URL, Wire, behind
 from .memory_host import LIMIT_S, VERSIONS, MemoryHost, reference_in, text_of
@@ -106,3 +107,28 @@ async def test_an_error_is_delivered_as_a_result_is(wire: Wire) -> None:
         sent = await host.begin("fails")
         await host.until(lambda: sent.is_answered)
         await until_delivered(journal)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_result_that_was_ready_as_the_host_gave_up_is_that_of_the_repetition(
+    wire: Wire, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK sends no reply then, also if the cancellation has not reached the call."""
+    host, wait, given_up = MemoryHost(version), Serving.wait, anyio.Event()
+
+    async def wait_and_be_given_up(*given: Any, **options: Any) -> Any:
+        result = await wait(*given, **options)
+        if not given_up.is_set():
+            given_up.set()
+            with anyio.CancelScope(shield=True):
+                await host.give_up(sent)
+        return result
+
+    monkeypatch.setattr(Serving, "wait", wait_and_be_given_up)
+    async with bridged(wire, host):
+        sent = await host.begin("work")
+        await given_up.wait()
+        result = await host.call("work")
+        assert "earlier, equal call" in text_of({"content": result["content"][-1:]})
+        assert not sent.is_answered
+    assert len(wire.calls("work")) == 1

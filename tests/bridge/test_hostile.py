@@ -8,12 +8,13 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from mcp_types import SERVER_INFO_META_KEY
 
-from mcp_tasks_client.bridge import calls, service, serving
+from mcp_tasks_client.bridge import calls, own_names, service, serving
 from tests.kit.current_server import DISCOVERED, TASK_ID, WORKING, Fault, working
 from tests.kit.probed_journal import ProbedJournal
 
-from .behind import Wire, behind, replying
+from .behind import RICH, Wire, behind, replying
 from .memory_host import VERSIONS, MemoryHost, Refused, reference_in, text_of
 from .world import bridged
 
@@ -164,8 +165,18 @@ async def test_an_odd_time_to_wait_is_understood(wait_s: Any) -> None:
 
 
 async def test_a_list_of_tools_that_does_not_come_holds_no_call_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_NAMES_S", 0.05, raising=False)
+    monkeypatch.setattr(own_names, "_NAMES_S", 0.05)
     async with behind("2026-07-28") as wire, bridged(wire, MemoryHost(), answer_within_s=1.5) as host:
         wire.hold("tools/list")
         assert "still running" in text_of(await host.call("work"))
         wire.let_go("tools/list")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_result_tells_no_task_id(version: str) -> None:
+    """A server of 2025-11-25 adds the ID to each result of a task."""
+    async with behind("2025-11-25") as wire, bridged(wire, MemoryHost(version)) as host:
+        result = await host.call("work")
+    assert result["content"] == RICH["content"]
+    assert result["_meta"].keys() - {SERVER_INFO_META_KEY} == RICH["_meta"].keys()
+    assert "task-1" not in json.dumps(result)

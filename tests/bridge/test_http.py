@@ -30,10 +30,11 @@ from mcp.server import Server
 from mcp_types import ElicitRequestFormParams, ElicitResult, Implementation
 
 import mcp_tasks_client as tasks
+from mcp_tasks_client.bridge import Options
 from mcp_tasks_client.bridge import http as bridge_http
-from mcp_tasks_client.bridge.calls import Call, Prompt
-from mcp_tasks_client.bridge.host_request import Host, HostRefusedError
+from mcp_tasks_client.bridge.host_request import Host, HostRefusedError, Prompt, Reply
 from mcp_tasks_client.bridge.http import listen, open_app, url_of
+from mcp_tasks_client.bridge.in_hand import Call
 from mcp_tasks_client.bridge.introspection import Context, Next, replace_middleware, when_ended
 from tests._forked import Program
 from tests.kit.command import until
@@ -395,7 +396,7 @@ async def test_the_host_is_asked_that_understands_the_question() -> None:
     asked: list[str] = []
 
     def waiting(name: str, **capabilities: Any) -> Any:
-        async def ask(method: str, params: Any) -> dict[str, Any]:
+        async def ask(prompt: Prompt) -> dict[str, Any]:
             asked.append(name)
             return {"action": "decline"}
 
@@ -506,14 +507,12 @@ async def test_equal_call_ids_of_two_sessions_are_two_calls(
 @pytest.mark.anyio
 async def test_a_reply_to_a_connection_that_has_ended_is_told_as_not_sent() -> None:
     """Also if the call ends as the connection does, so that nothing is left to be sent."""
-    exchange, told = bridge_http._Exchange(), list[bool]()
-    context: Any = SimpleNamespace(request=SimpleNamespace(scope={bridge_http._EXCHANGE: exchange}))
-    bridge_http._when_replied(context, told.append)
+    reply, told = Reply(), list[bool]()
+    reply.when_settled(told.append)
     assert told == []
-    exchange.serving.cancel()
-    exchange.tell(False)
+    reply.settle(False)
     assert told == [False]
-    bridge_http._when_replied(context, told.append)
+    reply.when_settled(told.append)
     assert told == [False, False]
 
 
@@ -651,7 +650,7 @@ async def host_of_an_app(version: str = OLDER) -> AsyncIterator[PlainHost]:
         return client, tasks.Inbox(journal, endpoint=url)
 
     async with (
-        open_app(connect, "http://127.0.0.1:9/mcp", token=TOKEN) as app,
+        open_app(connect, "http://127.0.0.1:9/mcp", Options(), token=TOKEN) as app,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app),
             headers={"Authorization": f"bearer {TOKEN}"},

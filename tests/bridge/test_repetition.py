@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
+from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal, TaskRecord
 from mcp_tasks_client.bridge import serving
 from tests._requirements import requirement
 
@@ -45,6 +45,11 @@ async def give_up(host: MemoryHost, wire: Wire, tool: str, arguments: Any = None
     sent = await host.begin(tool, arguments, **options)
     await host.until(lambda: len(wire.of("tasks/get")) > polled)
     await host.give_up(sent)
+
+
+async def records(journal: MemoryJournal) -> list[TaskRecord]:
+    async with Inbox(journal, endpoint=URL, principal="ada") as inbox:
+        return await inbox.records()
 
 
 @pytest.mark.parametrize(
@@ -170,6 +175,25 @@ async def test_an_idempotency_key_is_one_as_by_every_way_in(host: MemoryHost, wi
             assert (await sent.reply())["content"] == RICH["content"], "one call, and one result"
     assert len(wire.calls("work")) == 1
     assert KEY not in wire.calls("work")[0]["_meta"], "no key reaches the server"
+
+
+async def test_a_key_finds_the_call_that_a_reference_has_found(wire: Wire) -> None:
+    """A question of the server is put to the host by one call, whichever request waits for it."""
+    journal, host = MemoryJournal(), MemoryHost(capabilities={})
+    async with bridged(wire, host, journal):
+        await give_up(host, wire, "asks", meta={KEY: "k"})
+    later = MemoryHost(capabilities={})
+    async with bridged(wire, later, journal, answer_within_s=LIMIT_S):
+        (record,) = await records(journal)
+        by_reference = await later.begin("task_result", {"reference": record.record_id})
+        await later.request("tools/list")
+        by_key = await later.begin("asks", meta={KEY: "k"})
+        await later.request("tools/list")
+        wire.let_go("tasks/get")
+        told = [text_of(await one.reply()) for one in (by_reference, by_key)]
+    assert all("Do not answer it yourself" in one for one in told)
+    assert reference_in(told[0]) == reference_in(told[1]) == record.record_id
+    assert len(wire.calls("asks")) == 1
 
 
 @pytest.mark.parametrize("key", [42, "", ["k"], True])

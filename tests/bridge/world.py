@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 import mcp_tasks_client as tasks
-from mcp_tasks_client.bridge import serve_streams
+from mcp_tasks_client.bridge import Options, serve_streams
 
 from .behind import URL
 from .memory_host import LIMIT_S, MemoryHost
@@ -64,7 +64,7 @@ async def bridged(
         told: Gets the function by which the server's notifications come.
         before_reply: Called with the method of each request whose reply is about to be written.
         introduces: Whether the host has introduced itself when the block begins.
-        options: Of ``serve_streams``.
+        options: Of the bridge.
     """
     journal = tasks.MemoryJournal() if journal is None else journal
     to_bridge, bridge_reads = anyio.create_memory_object_stream[Any](math.inf)
@@ -93,12 +93,12 @@ async def bridged(
             )
             return client, inbox
 
-        options = {"answer_within_s": 0, **options}
+        made = Options(**{"answer_within_s": 0, **options})
         with anyio.fail_after(LIMIT_S):
             async with to_bridge, from_bridge, anyio.create_task_group() as group:
 
                 async def serve() -> None:
-                    await serve_streams(connect, url, bridge_reads, writes, **options)
+                    await serve_streams(connect, url, bridge_reads, writes, made)
 
                 group.start_soon(serve)
                 group.start_soon(host.read, to_bridge, from_bridge)

@@ -35,7 +35,7 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
-from mcp_tasks_client.bridge import serve_streams
+from mcp_tasks_client.bridge import Options, serve_streams
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
 from tests._forked import Program
 from tests.kit.json_rpc_client import JsonRpcClient
@@ -390,7 +390,7 @@ async def _bridged(url: str, options: dict[str, Any], credential: dict[str, Any]
         create_client_server_memory_streams() as (host, (read, write)),
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(partial(serve_streams, application=APPLICATION), connect, url, read, write)
+        tasks.start_soon(serve_streams, connect, url, read, write, Options(application=APPLICATION))
         yield host
         await host[1].aclose()
 
