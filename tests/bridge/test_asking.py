@@ -162,6 +162,23 @@ async def test_answers_of_a_host_reach_a_bridge_that_was_started_in_between() ->
     assert len(wire.calls("asks")) == 1
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_question_before_there_is_a_task_is_put_to_the_host_that_repeats_the_key(
+    version: str,
+) -> None:
+    journal, wire = MemoryJournal(), asking(form("Who?", name="string"), first=True)
+    meta = {"mcp-tasks-client/idempotency-key": "k"}
+    host = MemoryHost(OLDER)
+    host.answers["elicitation/create"] = lambda params: None  # the person thinks
+    async with bridged(wire, host, journal):
+        await host.begin("asks", meta=meta)
+        await host.until(lambda: host.asked)
+    later = MemoryHost(version)
+    later.answers["elicitation/create"] = accepting(name="Ada")
+    async with bridged(wire, later, journal):
+        assert text_of(await later.call("asks", meta=meta)) == "{'name': 'Ada'}"
+
+
 @pytest.mark.parametrize("answer_within_s", [0.0, LIMIT_S])
 async def test_a_state_that_names_no_call_is_told_as_that(answer_within_s: float) -> None:
     host, wire = MemoryHost(CURRENT), asking(form("Who?", name="string"))
