@@ -30,6 +30,7 @@ from .introspection import Context, Session, when_ended
 from .options import Options
 from .own_names import OwnNames
 from .questions import Asker
+from .related_task import without_task
 from .serving import Serving
 from .task_tools import TaskTools
 
@@ -160,6 +161,7 @@ class Service:
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         """Tell the host of something that concerns no request."""
+        params = without_task(params)
         self._publish(method, params)
         for session in self._listeners:
             if self._being_told < _MOST_TOLD:

@@ -25,10 +25,9 @@ from .host_request import HostRequest, Prompt, ask_by_reply
 from .in_hand import Call
 from .options import Options
 from .own_names import OwnNames
+from .related_task import without_task
 
 __all__ = ["Serving", "as_rpc_error", "text_result"]
-
-_RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 _BEAT_S: Final = 3.0
 """Seconds between progress notifications."""
@@ -89,7 +88,7 @@ class Serving:
             return self._answer_in_between(call)
         if isinstance(end, Exception):
             raise as_rpc_error(end, call.task_id)
-        result = _without_task(end)
+        result = without_task(end)
         return _with_note(result, words.joined(call.tool)) if is_earlier else result
 
     def _answer_in_between(self, call: Call) -> dict[str, Any]:
@@ -169,11 +168,3 @@ def _with_note(result: dict[str, Any], note: str) -> dict[str, Any]:
     if not isinstance(content, list):
         return result
     return {**result, "content": [*content, {"type": "text", "text": note}]}
-
-
-def _without_task(result: dict[str, Any]) -> dict[str, Any]:
-    """A result without the ID of its task, which a server of 2025-11-25 adds. The host knows of no task."""
-    meta = result.get("_meta")
-    if not (isinstance(meta, dict) and _RELATED_TASK in meta):
-        return result
-    return {**result, "_meta": {name: value for name, value in meta.items() if name != _RELATED_TASK}}

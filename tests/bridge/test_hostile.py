@@ -180,3 +180,14 @@ async def test_a_result_tells_no_task_id(version: str) -> None:
     assert result["content"] == RICH["content"]
     assert result["_meta"].keys() - {SERVER_INFO_META_KEY} == RICH["_meta"].keys()
     assert "task-1" not in json.dumps(result)
+
+
+async def test_a_notification_tells_no_task_id() -> None:
+    told: list[Any] = []
+    async with behind("2025-11-25") as wire, bridged(wire, MemoryHost(), told=told) as host:
+        await host.request("tools/list")
+        meta = {"io.modelcontextprotocol/related-task": {"taskId": TASK_ID}, "x.test/log": 1}
+        told[0]("notifications/message", {"level": "info", "data": "half way", "_meta": meta})
+        await host.until(lambda: host.notified("notifications/message"))
+        (said,) = host.notified("notifications/message")
+    assert said == {"level": "info", "data": "half way", "_meta": {"x.test/log": 1}}
