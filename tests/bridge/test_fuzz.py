@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -304,6 +305,21 @@ def test_it_ends_while_the_server_hangs(
         _is_alive(bridge)
         how(bridge)
         assert bridge.time_to_end() < ENDS_S
+
+
+@pytest.mark.parametrize("how", [PipedBridge.close, PipedBridge.stop], ids=["end of stdin", "SIGTERM"])
+def test_it_ends_though_it_cannot_let_go_of_its_calls(
+    server: Servers, tmp_path: Path, how: Callable[[PipedBridge], None]
+) -> None:
+    """Another program has the journal locked, which the end of a call waits for: some 20 s."""
+    journal = tmp_path / "journal.sqlite3"
+    with piped_bridge(server.endpoint("fastmcp"), journal) as bridge:
+        bridge.request("tools/call", {"name": "rest", "arguments": {"intent": "locked", "seconds": 60.0}})
+        with closing(sqlite3.connect(journal, isolation_level=None, timeout=ENDS_S)) as other:
+            until(lambda: other.execute("SELECT 1 FROM records WHERE task_id IS NOT NULL").fetchone())
+            other.execute("BEGIN IMMEDIATE")
+            how(bridge)
+            assert bridge.time_to_end() < ENDS_S
 
 
 # ── stdout ──
