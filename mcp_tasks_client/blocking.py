@@ -34,6 +34,7 @@ from .machine.record import Scope, TaskRecord
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .questions.callbacks import InputContext
+from .questions.kinds import KINDS
 from .questions.question import Question, ShownQuestion, shown_by
 
 __all__ = ["BlockingInbox", "BlockingQuestion", "BlockingTaskHandle", "BlockingTasksClient"]
@@ -423,7 +424,7 @@ class BlockingTasksClient(_Opening[TasksClient]):
                 "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
             )
         self._thread = _Thread("The client is not open. Use: with BlockingTasksClient(...) as client")
-        for name in ("elicitation", "sampling", "roots"):
+        for name in [kind.name for kind in KINDS.values()]:
             callback = kwargs.get(name)
             if callable(callback) and not is_async(callback):
                 kwargs[name] = _asking(callback, self._thread)

@@ -40,7 +40,8 @@ from .machine.record import Scope, TaskRecord, reference_of
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .protocol import OLDER_VERSION
 from .questions.callbacks import ElicitationCallback, Inputs, RootsCallback, SamplingCallback
-from .questions.question import Answer, Question, to_wire
+from .questions.kinds import Answer
+from .questions.question import Question, to_wire
 from .sessions.base import Session, ToolCall
 from .sessions.stdio.stdio_server import StdioServer
 

@@ -18,7 +18,8 @@ from .machine.record import TaskRecord, TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .protocol.text import quote, shorten
-from .questions.question import Answer, Question, record_of, to_wire
+from .questions.kinds import Answer
+from .questions.question import Question, record_of, to_wire
 
 __all__ = ["TaskHandle", "TaskReference", "detached"]
 

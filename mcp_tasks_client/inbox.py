@@ -29,7 +29,8 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .questions.question import CANCEL, Answer, Question, read_questions, record_of, to_wire, unanswered
+from .questions.kinds import Answer
+from .questions.question import CANCEL, Question, read_questions, record_of, to_wire, unanswered
 
 __all__ = ["Inbox"]
 

@@ -27,13 +27,6 @@ __all__ = ["Host", "HostRefusedError", "HostRequest", "Prompt", "Reply", "ask_by
 _CURRENT: Final = "2026-07-28"
 """From this version on, a server asks a host by the reply to the host's own request."""
 
-_CAPABILITY_OF: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""The capability that a host declares, by the method with which it is asked."""
-
 
 _OWN_STATE: Final = "mcp-tasks-bridge:"
 """Begins the ``requestState`` of a question that is put to a host; the reference of the call follows."""
@@ -48,8 +41,12 @@ class Prompt:
     """A question that a host is to be asked."""
 
     question_id: str
-    method: str
-    params: Any
+    request: ElicitRequest | CreateMessageRequest | ListRootsRequest
+
+    @property
+    def capability(self) -> str:
+        """The capability of hosts that can be asked: the first word of the method."""
+        return self.request.method.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +64,10 @@ class Host:
 
     def can_be_asked(self, prompt: Prompt) -> bool:
         """True if a host that declares these capabilities, at this version, understands the question."""
-        declared = self.capabilities.get(_CAPABILITY_OF[prompt.method])
+        declared = self.capabilities.get(prompt.capability)
         if declared is None:
             return False
-        match prompt.params:
+        match prompt.request.params:
             case ElicitRequestURLParams():
                 return "url" in declared
             case ElicitRequestFormParams(requested_schema=schema) if not self.is_current:
@@ -182,20 +179,12 @@ class HostRequest:
         Raises:
             HostRefusedError: It has answered with an error. Or the request has ended.
         """
-        request: Any
-        match prompt.method:
-            case "elicitation/create":
-                request = ElicitRequest(params=prompt.params)
-            case "sampling/createMessage":
-                request = CreateMessageRequest(params=prompt.params)
-            case _:
-                request = ListRootsRequest()
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             try:
                 if not self._has_ended:
                     raw = await self._context.session.send_request(
-                        request,
+                        prompt.request,
                         _Raw,
                         metadata=ServerMessageMetadata(related_request_id=self._context.request_id),
                     )
@@ -220,14 +209,10 @@ def ask_by_reply(reference: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
         reference: Of the call, as :attr:`HostRequest.continued` gives it back.
         prompts: To ask.
     """
-    requests = {}
-    for one in prompts:
-        params = (
-            None
-            if one.params is None
-            else one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
-        )
-        requests[one.question_id] = {"method": one.method, **({} if params is None else {"params": params})}
+    requests = {
+        one.question_id: one.request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for one in prompts
+    }
     return {
         "resultType": "input_required",
         "inputRequests": requests,

@@ -10,10 +10,13 @@ import logging
 from typing import Any, Final
 
 from mcp_types import (
+    CreateMessageRequest,
     CreateMessageResult,
     CreateMessageResultWithTools,
+    ElicitRequest,
     ElicitRequestFormParams,
     ElicitResult,
+    ListRootsRequest,
     ListRootsResult,
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -68,29 +71,32 @@ class Asker:
 
     async def elicit(self, context: tasks.InputContext, params: Any) -> Any:
         """Ask for a form, or for a visit to a URL."""
-        return await self._ask(context, "elicitation/create", params, _ELICITED)
+        return await self._ask(context, ElicitRequest(params=params), _ELICITED)
 
     async def sample(self, context: tasks.InputContext, params: Any) -> Any:
         """Ask for a message of a model of the host's."""
-        return await self._ask(context, "sampling/createMessage", params, _SAMPLED)
+        return await self._ask(context, CreateMessageRequest(params=params), _SAMPLED)
 
     async def list_roots(self, context: tasks.InputContext) -> Any:
         """Ask for the roots."""
-        return await self._ask(context, "roots/list", None, _ROOTS)
+        return await self._ask(context, ListRootsRequest(), _ROOTS)
 
     async def _ask(
-        self, context: tasks.InputContext, method: str, params: Any, kind: TypeAdapter[Any]
+        self,
+        context: tasks.InputContext,
+        request: ElicitRequest | CreateMessageRequest | ListRootsRequest,
+        answers: TypeAdapter[Any],
     ) -> Any:
         call, question = self._in_hand.asked_about(context), context.question
         if call is None:
             return None
-        prompt = Prompt(context.key if question is None else question.question_id, method, params)
+        prompt = Prompt(context.key if question is None else question.question_id, request)
         hosts = [one.host for one in call.requests] or [self._host]
         if self._asks_host and any(one.can_be_asked(prompt) for one in hosts):
             for _ in range(_MOST_ATTEMPTS):
                 try:
-                    result = kind.validate_python(await call.ask_host(prompt))
-                    _check(result, params)
+                    result = answers.validate_python(await call.ask_host(prompt))
+                    _check(result, request.params)
                     return result
                 except HostRefusedError:
                     break

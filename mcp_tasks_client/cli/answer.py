@@ -178,7 +178,7 @@ def _check_kind(question: tasks.Question, where: Where) -> None:
     Raises:
         CommandError: It is no form and no URL.
     """
-    if question.method != "elicitation/create":
+    if not question.asks_person:
         raise CommandError(
             Exit.USAGE,
             f"This question is {question.method}, which the program of the call answers. Forms and URLs are "

@@ -80,7 +80,7 @@ def _tell(question: tasks.Question, where: Where) -> Iterator[str]:
     if question.expires_at is not None:
         waits += f", answer it until {exact(question.expires_at)} ({ahead(question.expires_at)})"
     yield f"{name}  {title}  {one_line(question.endpoint)}  {waits}"
-    if question.method != "elicitation/create":
+    if not question.asks_person:
         yield f"  {one_line(question.method, 60)}, which the program of the call answers."
         return
     yield f"  {message_of(question)}"

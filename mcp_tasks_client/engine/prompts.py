@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import anyio
 
@@ -19,6 +19,7 @@ from ..aio.uncut import is_being_cancelled
 from ..errors import DrivenElsewhereError
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
+from ..questions.kinds import is_for_person
 from ..questions.question import Question, asked_under, question_id
 from .answering import Answering
 from .call_log import log_late_answer, log_left
@@ -30,8 +31,6 @@ from .performer import Performer
 from .requests import Requests
 
 __all__ = ["Prompts"]
-
-_ELICITATION: Final = "elicitation/create"
 
 
 class Prompts:
@@ -89,7 +88,7 @@ class Prompts:
     def put(self, asks: tuple[Ask, ...]) -> None:
         """Put questions to the host, each when it is its turn."""
         for ask in asks:
-            if ask.request.get("method") == _ELICITATION:
+            if is_for_person(ask.request):
                 self._elicitations.append(ask)
             else:
                 self._start(self._put, ask)

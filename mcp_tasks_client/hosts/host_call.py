@@ -28,10 +28,8 @@ from ..sessions.base import ToolCall
 from .call_options import key_of, read_options
 
 __all__ = [
-    "ASKED_BY",
     "HostCall",
     "as_event",
-    "can_be_asked",
     "encode_message",
     "encode_reply",
     "is_current",
@@ -49,27 +47,6 @@ _OWN_STATE: Final = "mcp-tasks-client:"
 _OF_THE_PROTOCOL: Final = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"}
 )
-
-ASKED_BY: Final[Mapping[str, str]] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""The client capability behind each kind of question."""
-
-
-def can_be_asked(request: JSONObject, declared: Mapping[str, Any]) -> bool:
-    """Whether a host that declares these client capabilities can answer a server's request.
-
-    A malformed request raises nothing.
-    """
-    method, params = request.get("method"), request.get("params")
-    capability = ASKED_BY.get(method) if isinstance(method, str) else None
-    if capability is None or capability not in declared:
-        return False
-    # Without a mode in the capability, as in older clients, it is for forms only.
-    by_url = isinstance(params, dict) and params.get("mode") == "url"
-    return not by_url or "url" in declared[capability]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,10 @@ from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError, is_url_key
+from ..questions.kinds import can_be_asked
 from ..questions.question import words_of_refusal
 from ..sessions.base import INVALID_PARAMS, Limits
-from .host_call import HostCall, can_be_asked, questions_for, result_for
+from .host_call import HostCall, questions_for, result_for
 from .questions import tell_refusal
 
 __all__ = ["HostCalls", "MadeCall", "make_limits", "refuse"]

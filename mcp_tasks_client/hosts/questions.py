@@ -11,7 +11,7 @@ from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
 from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import InputContext, Inputs
-from .host_call import ASKED_BY, can_be_asked
+from ..questions.kinds import KINDS, can_be_asked, is_for_person
 
 __all__ = ["AskHost", "HostContext", "HostInputs", "read_answer", "tell_refusal"]
 
@@ -32,7 +32,8 @@ class HostInputs(Inputs):
     leaves_questions = True
 
     def __init__(self, declared: JSONObject) -> None:
-        self._capabilities = {name: declared[name] for name in ASKED_BY.values() if name in declared}
+        names = [kind.name for kind in KINDS.values()]
+        self._capabilities = {name: declared[name] for name in names if name in declared}
 
     @property
     def capabilities(self) -> JSONObject:
@@ -65,7 +66,7 @@ def tell_refusal(request: JSONObject, words: str | None) -> JSONObject:
     ``words`` are those with which the server refused the last answer; ``None`` if it has refused none.
     """
     params = request.get("params")
-    if words is None or request.get("method") != "elicitation/create" or not isinstance(params, dict):
+    if words is None or not is_for_person(request) or not isinstance(params, dict):
         return request
     message = f"{params.get('message', '')}\n\nThe last answer was refused: {words}"
     return {**request, "params": {**params, "message": message}}

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from mcp_types import (
-    CreateMessageRequestParams,
-    CreateMessageResultWithTools,
-    ElicitRequestFormParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    ListRootsResult,
-    RequestParams,
-    Result,
-)
+from mcp_types import ElicitRequestFormParams, ElicitResult, Result
 from pydantic import BaseModel, ValidationError
 
 from ..protocol import JSONObject
 from ..protocol.json_schema import FORM_STEPS, UnusableSchemaError, find_mismatch
 from ..protocol.replies import RpcError
 from ..protocol.text import is_encodable, quote
+from .kinds import Kind, QuestionParams, kind_of
 
 __all__ = [
     "NoAnswerError",
     "QuestionParams",
     "check_form",
     "dump_answer",
+    "fill_answer",
     "fill_form",
     "fit_answer",
     "note_pattern",
@@ -39,11 +31,6 @@ __all__ = [
 logger = logging.getLogger("mcp_tasks_client")
 
 _MOST_PATTERNS: Final = 1024
-
-QuestionParams: TypeAlias = (
-    ElicitRequestFormParams | ElicitRequestURLParams | CreateMessageRequestParams | RequestParams
-)
-"""The params of a question, in the SDK's classes."""
 
 ParamsT = TypeVar("ParamsT", bound=BaseModel)
 
@@ -66,18 +53,18 @@ def read_params(request: JSONObject) -> QuestionParams | None:
     Raises:
         NoAnswerError: They are malformed, or no client can answer the method.
     """
-    params = request.get("params")
-    match request.get("method"):
-        case "elicitation/create" if _is_form(params):
-            return _read(ElicitRequestFormParams, params)
-        case "elicitation/create":
-            return _read(ElicitRequestURLParams, params)
-        case "sampling/createMessage":
-            return _read(CreateMessageRequestParams, params)
-        case "roots/list":
-            return None if params is None else _read(RequestParams, params)
-        case method:
-            raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
+    kind, params = _kind_of(request), request.get("params")
+    model = kind.params_for(params)
+    read: Any = None if model is None else _read(model, params)
+    return read  # type: ignore[no-any-return]
+
+
+def _kind_of(request: JSONObject) -> Kind:
+    method = request.get("method")
+    kind = kind_of(method)
+    if kind is None:
+        raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
+    return kind
 
 
 def fit_answer(request: JSONObject, answer: JSONObject) -> JSONObject:
@@ -90,24 +77,37 @@ def fit_answer(request: JSONObject, answer: JSONObject) -> JSONObject:
     """
     if not _is_encodable(answer):
         raise NoAnswerError("the answer holds half of a character (a surrogate)")
-    kind = _ANSWERS.get(str(request.get("method")), Result)
+    kind = kind_of(request.get("method"))
+    model = Result if kind is None else kind.answers[-1]
     try:
-        result = kind.model_validate(answer, by_name=False)
+        model.model_validate(answer, by_name=False)
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         where = quote(".".join(map(str, problem["loc"])) or "the answer")
         raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
-    params = request.get("params")
-    if isinstance(result, ElicitResult) and result.action != "accept":  # a person did not mean to send it
-        return {name: value for name, value in answer.items() if name != "content"}
-    if not (isinstance(result, ElicitResult) and _is_form(params)):
-        return answer
+    filled, misfit = fill_answer(request, answer)
+    if misfit is not None:
+        raise NoAnswerError(f"the answer does not match the requestedSchema, {misfit}")
+    return filled
+
+
+def fill_answer(request: JSONObject, answer: JSONObject) -> tuple[JSONObject, str | None]:
+    """A well-formed answer as it is sent, and why it does not match the form of its request, if so.
+
+    A form that is accepted is filled as by :func:`fill_form`. Content belongs to nothing else: a person who
+    has declined did not mean to send it.
+
+    Raises:
+        NoAnswerError: The form's schema cannot be used.
+    """
+    kind, params = kind_of(request.get("method")), request.get("params")
+    if kind is None or ElicitResult not in kind.answers:
+        return answer, None
+    if answer.get("action") != "accept" or kind.params_for(params) is not ElicitRequestFormParams:
+        return {name: value for name, value in answer.items() if name != "content"}, None
     form = _read(ElicitRequestFormParams, params)
     content = fill_form(answer.get("content") or {}, form)
-    problem_of_form = check_form(content, form)
-    if problem_of_form is not None:
-        raise NoAnswerError(f"the answer does not match the requestedSchema, {problem_of_form}")
-    return {**answer, "content": content} if content else answer
+    return {**answer, "content": content}, check_form(content, form)
 
 
 def fill_form(content: JSONObject, form: ElicitRequestFormParams) -> JSONObject:
@@ -160,20 +160,9 @@ def dump_answer(result: BaseModel) -> JSONObject:
     return answer
 
 
-_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
-    "elicitation/create": ElicitResult,
-    "sampling/createMessage": CreateMessageResultWithTools,
-    "roots/list": ListRootsResult,
-}
-
-
 def _is_encodable(answer: JSONObject) -> bool:
     # If not, journaled it would break every client that cannot send it, again and again.
     return is_encodable(json.dumps(answer, ensure_ascii=False))
-
-
-def _is_form(params: object) -> bool:
-    return isinstance(params, dict) and params.get("mode", "form") == "form"
 
 
 def _read(model: type[ParamsT], params: object) -> ParamsT:

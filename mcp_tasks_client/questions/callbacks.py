@@ -34,7 +34,8 @@ from ..machine.record import TaskReference
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.task import Task
-from .answers import NoAnswerError, QuestionParams, check_form, dump_answer, fill_form, read_params
+from .answers import NoAnswerError, check_form, dump_answer, fill_answer, read_params
+from .kinds import KINDS, Kind
 from .question import Question
 
 __all__ = [
@@ -177,49 +178,27 @@ class Callbacks(Inputs):
     @property
     def capabilities(self) -> JSONObject:
         """``elicitation`` (form and URL), ``sampling`` and ``roots``, where there is a callback."""
-        declared: JSONObject = {}
-        if self.elicitation is not None:
-            declared["elicitation"] = {"form": {}, "url": {}}
-        if self.sampling is not None:
-            declared["sampling"] = {}
-        if self.roots is not None:
-            declared["roots"] = {}
-        return declared
+        return {kind.name: kind.capability for kind in KINDS.values() if getattr(self, kind.name) is not None}
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
         """Ask the callback for this kind of request, and check what it returns."""
-        params = read_params(request)
-        match request["method"]:
-            case "sampling/createMessage":
-                expected = (CreateMessageResult, CreateMessageResultWithTools)
-                return _dump("sampling", await _ask(self.sampling, "sampling", (context, params), expected))
-            case "roots/list":
-                arguments = (context, params) if _takes_params(self.roots) else (context,)
-                return _dump("roots", await _ask(self.roots, "roots", arguments, (ListRootsResult,)))
-            case _:
-                return await self._elicit(context, params)
-
-    async def _elicit(self, context: InputContext, params: QuestionParams | None) -> JSONObject | None:
-        form = params if isinstance(params, ElicitRequestFormParams) else None
-        if form is not None:
+        params, kind = read_params(request), KINDS[request["method"]]
+        if isinstance(params, ElicitRequestFormParams):
             # A schema that cannot be used is refused before anybody is asked. This loads the validator too,
             # which would otherwise delay the commit of the first answer.
-            check_form({}, form)
-        result = await _ask(self.elicitation, "elicitation", (context, params), (ElicitResult,))
-        if result is None:
+            check_form({}, params)
+        callback = getattr(self, kind.name)
+        takes_params = kind.needs_params or _takes_params(callback)
+        answer = _dump(kind, await _ask(callback, kind, (context, params) if takes_params else (context,)))
+        if answer is None:
             return None
-        assert isinstance(result, ElicitResult)  # _ask has checked the type
-        if form is None or result.action != "accept":
-            # The content belongs to an accepted form only.
-            return _dump("elicitation", result.model_copy(update={"content": None}))
-        content = fill_form(result.content or {}, form)
-        problem = check_form(content, form)
-        if problem is not None:
+        filled, misfit = fill_answer(request, answer)
+        if misfit is not None:
             raise NoAnswerError(
-                f"the elicitation callback accepted with content that does not match the requestedSchema, "
-                f"{problem}; validate before you accept"
+                f"the {kind.name} callback accepted with content that does not match the requestedSchema, "
+                f"{misfit}; validate before you accept"
             )
-        return _dump("elicitation", result.model_copy(update={"content": content}))
+        return filled
 
 
 def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..., Any] | None:
@@ -236,23 +215,21 @@ async def _answer_later(*_: object) -> None:
     """The callback that leaves every question to a later answer."""
 
 
-def _takes_params(roots: Callable[..., Any] | None) -> bool:
-    """Whether the roots callback takes the params too; the SDK's shape is without."""
-    if roots is None:
+def _takes_params(callback: Callable[..., Any] | None) -> bool:
+    """Whether a callback takes the params too, where the SDK's shape is without."""
+    if callback is None:
         return False
     try:
-        inspect.signature(roots).bind(None, None)
+        inspect.signature(callback).bind(None, None)
     except (TypeError, ValueError):  # one argument, or a callable that does not tell
         return False
     return True
 
 
 async def _ask(
-    callback: Callable[..., Any] | None,
-    name: str,
-    arguments: tuple[Any, ...],
-    expected: tuple[type[BaseModel], ...],
+    callback: Callable[..., Any] | None, kind: Kind, arguments: tuple[Any, ...]
 ) -> BaseModel | None:
+    name = kind.name
     if callback is None:
         raise NoAnswerError(
             f"there is no {name} callback; answer by error.questions, or pass {name}=... to the client and "
@@ -273,8 +250,8 @@ async def _ask(
             f"the {name} callback refused with error {result.code}: {result.message}",
             RpcError(result.code, result.message, _data(name, result)),
         )
-    if not isinstance(result, expected):
-        names = " or ".join(t.__name__ for t in expected)
+    if not isinstance(result, kind.answers):
+        names = " or ".join(t.__name__ for t in kind.answers)
         raise NoAnswerError(
             f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData, "
             "or None to leave the question to others"
@@ -294,8 +271,8 @@ def _data(name: str, refusal: ErrorData) -> Any:
         return None
 
 
-def _dump(name: str, result: BaseModel | None) -> JSONObject | None:
+def _dump(kind: Kind, result: BaseModel | None) -> JSONObject | None:
     try:
         return None if result is None else dump_answer(result)
     except ValueError as error:  # pydantic's serialization errors are of this kind too
-        raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None
+        raise NoAnswerError(f"what the {kind.name} callback returned has no JSON form: {error}") from None

@@ -10,14 +10,9 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
-from mcp_types import (
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitResult,
-    ListRootsResult,
-)
+from mcp_types import ElicitResult
 
 from ..errors import AlreadyAnsweredError, InvalidAnswerError, QuestionWithdrawnError, TasksClientError
 from ..journal.base import Asking, Instruction, Journal
@@ -26,11 +21,11 @@ from ..machine.record import TaskRecord
 from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.text import digest, quote
-from .answers import NoAnswerError, QuestionParams, dump_answer, fit_answer, read_params
+from .answers import NoAnswerError, dump_answer, fit_answer, read_params
+from .kinds import KINDS, Answer, QuestionParams
 
 __all__ = [
     "CANCEL",
-    "Answer",
     "Question",
     "ShownQuestion",
     "TakesAnswers",
@@ -47,9 +42,6 @@ __all__ = [
     "unanswered",
     "words_of_refusal",
 ]
-
-Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
-"""What a question can be answered with, in the SDK's classes."""
 
 CANCEL: Final = "cancel"
 """The name of the instruction to cancel a call. Its questions wait for no answer then."""
@@ -103,6 +95,11 @@ class ShownQuestion:
 
     refused: str | None = None
     """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
+
+    @property
+    def asks_person(self) -> bool:
+        """True if a person answers it (a form, or a URL to visit), rather than the program of the call."""
+        return self.method in KINDS and KINDS[self.method].asks_person
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not __getstate__: before Python 3.11.4 a dataclass with slots has its own in its place.

@@ -27,7 +27,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
-from mcp_types import ElicitRequestFormParams, ElicitResult, Implementation
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Implementation
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.bridge import Options
@@ -406,11 +406,11 @@ async def test_the_host_is_asked_that_understands_the_question() -> None:
     form = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
     call.requests = [waiting("mute"), waiting("able", elicitation={})]
     with anyio.fail_after(LIMIT_S):
-        await call.ask_host(Prompt("question", "elicitation/create", form))
+        await call.ask_host(Prompt("question", ElicitRequest(params=form)))
         assert asked == ["able"]
         call.requests = [waiting("mute")]
         with pytest.raises(HostRefusedError):
-            await call.ask_host(Prompt("question", "elicitation/create", form))
+            await call.ask_host(Prompt("question", ElicitRequest(params=form)))
 
 
 @pytest.mark.anyio

@@ -14,9 +14,10 @@ from ...errors import IdempotencyConflictError, SessionError
 from ...machine.record import Scope
 from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks, Inputs
+from ...questions.kinds import KINDS
 from ...sessions.by_url.discovery import DiscoveringSession, session_by_url
 from ...sessions.http.http_session import HttpSession
-from ..host_call import ASKED_BY, HostCall
+from ..host_call import HostCall
 from ..host_calls import make_limits
 from ..questions import HostInputs
 from .own_requests import HostRequest, InnerTransport
@@ -82,7 +83,7 @@ class Servers:
         declared = call.capabilities
         if declared is None:
             declared = self._declared.get((host.url, host.user), {})
-        askable = set(ASKED_BY.values())
+        askable = {kind.name for kind in KINDS.values()}
         capabilities = {name: value for name, value in declared.items() if name not in {*askable, "tasks"}}
         if not call.is_current:
             capabilities.pop("extensions", None)

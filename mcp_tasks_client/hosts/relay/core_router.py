@@ -17,9 +17,9 @@ from ...aio.clock import Clock
 from ...protocol import JSONObject
 from ...protocol.replies import Reply
 from ...questions.callbacks import InputContext, Inputs
+from ...questions.kinds import is_declared
 from ...sessions.v2025.connection import CREATION_S, MOST_WAITING
 from ...sessions.v2025.shapes import CORE_TASKS_VERSION, read_related_task
-from ..host_call import ASKED_BY
 from .relay import Interceptor, Passage
 
 __all__ = ["TaskRouter"]
@@ -118,7 +118,7 @@ class TaskRouter(Interceptor):
         return method == "notifications/tasks/status" and params.get("taskId") in self._tasks
 
     def _answers(self, request: JSONObject) -> bool:
-        return ASKED_BY.get(request["method"]) in self._ours
+        return is_declared(request["method"], self._ours)
 
     async def _is_ours(self, task_id: str) -> bool:
         """Whether a task is ours, once the calls that may have created it are answered.

@@ -13,6 +13,7 @@ from ...errors import MissingCapabilityError, SessionError
 from ...policy import ReceivePolicy
 from ...protocol import JSONObject
 from ...questions.callbacks import Callbacks, InputContext, Inputs
+from ...questions.kinds import KINDS, is_declared
 from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url
 from ...sessions.v2025.connection import Hear
@@ -20,7 +21,7 @@ from ...sessions.v2025.core_session import CoreTasksSession
 from ...sessions.v2025.receiver import Receiver
 from ...sessions.v2025.shapes import declares_tasks
 from ...sessions.v2025.task_policy import TaskPolicy
-from ..host_call import ASKED_BY, HostCall
+from ..host_call import HostCall
 from ..questions import read_answer
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
@@ -120,11 +121,11 @@ class _RelayInputs(Inputs):
     @property
     def capabilities(self) -> JSONObject:
         """Everything, since the host's session says itself what it cannot answer."""
-        return {name: {} for name in ASKED_BY.values()} | self._callbacks.capabilities
+        return {kind.name: {} for kind in KINDS.values()} | self._callbacks.capabilities
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
         """The answer of a callback, or of the host's session, which takes the request for the server's."""
         method = str(request.get("method"))
-        if ASKED_BY.get(method) in self._callbacks.capabilities:
+        if is_declared(method, self._callbacks.capabilities):
             return await self._callbacks.answer(context, request)
         return read_answer(request, await self._relay.ask_host(method, request.get("params")))

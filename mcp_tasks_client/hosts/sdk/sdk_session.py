@@ -17,22 +17,7 @@ import anyio
 from mcp import ClientSession
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    HEADER_MISMATCH,
-    CreateMessageRequest,
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitRequest,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    ListRootsRequest,
-    ListRootsResult,
-    PaginatedRequestParams,
-    Request,
-    Tool,
-)
+from mcp_types import HEADER_MISMATCH, PaginatedRequestParams, Request, Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -40,6 +25,7 @@ from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import RpcError
 from ...questions.callbacks import Callbacks, InputContext
+from ...questions.kinds import KINDS, Kind
 from ...sessions.base import BeforeSend, Limits
 from ...sessions.request_errors import RequestErrors
 from ...sessions.tool_catalogue import ListedTool, ToolCatalogue
@@ -211,28 +197,15 @@ class SdkSession(WireSession):
 def host_callbacks(current: Callable[[], ClientSession], given: Callbacks) -> Callbacks:
     """Callbacks as given. Where there is none, the one that the host gave to its own client is asked."""
 
-    def context_of(asked: InputContext) -> ClientRequestContext:
-        return ClientRequestContext(session=current(), request_id=asked.key)
+    def asking(kind: Kind) -> Callable[[InputContext, Any], Awaitable[Any]]:
+        async def ask(asked: InputContext, params: Any) -> Any:
+            theirs = ClientRequestContext(session=current(), request_id=asked.key)
+            request: Any = kind.request() if params is None else kind.request(params=params)
+            return await theirs.session.dispatch_input_request(theirs, request)
 
-    async def elicit(asked: InputContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        theirs = context_of(asked)
-        return await theirs.session.dispatch_input_request(theirs, ElicitRequest(params=params))  # type: ignore[return-value]  # checked by Callbacks
+        return ask
 
-    async def sample(
-        asked: InputContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        theirs = context_of(asked)
-        return await theirs.session.dispatch_input_request(theirs, CreateMessageRequest(params=params))  # type: ignore[return-value]  # as above
-
-    async def list_roots(asked: InputContext) -> ListRootsResult | ErrorData:
-        theirs = context_of(asked)
-        return await theirs.session.dispatch_input_request(theirs, ListRootsRequest())  # type: ignore[return-value]  # as above
-
-    return Callbacks(
-        elicitation=given.elicitation or elicit,
-        sampling=given.sampling or sample,
-        roots=given.roots or list_roots,
-    )
+    return Callbacks(**{kind.name: getattr(given, kind.name) or asking(kind) for kind in KINDS.values()})
 
 
 # ── what the SDK raises, as our errors ────────────────────────────────────────────────────────────

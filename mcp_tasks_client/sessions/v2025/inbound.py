@@ -17,10 +17,11 @@ from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...questions.callbacks import InputContext, Inputs
+from ...questions.kinds import KINDS
 from ..repetition import repeat
 from .connection import CREATION_S, GET_STREAM, MOST_WAITING, Connection, OwnRequest
 from .receiver import Receiver
-from .shapes import QUESTIONS, is_own_token, read_related_task, read_request_id, strip_volatile
+from .shapes import is_own_token, read_related_task, read_request_id, strip_volatile
 from .task_tracker import TaskTracker, TrackedTask
 
 __all__ = ["Inbound"]
@@ -141,7 +142,7 @@ class Inbound:
 
     def _is_question(self, request: _Request) -> bool:
         """Whether a host answers the request at once, without a task of the client's."""
-        return request.method in QUESTIONS and not self._receiver.concerns(request.method, request.params)
+        return request.method in KINDS and not self._receiver.concerns(request.method, request.params)
 
     def _task_of(self, request: _Request) -> TrackedTask | None:
         """The task that asks; ``None`` if a plain call asks, or nothing tells which task does."""
@@ -222,7 +223,7 @@ class Inbound:
         if self._receiver.concerns(method, params):
             name = request.connection.name
             return await self._receiver.handle(method, params, name, request.request_id, context)
-        if method in QUESTIONS:
+        if method in KINDS:
             asked = InputContext(tool=None, key=str(request.request_id), task=None, context=context)
             return await self._inputs.reply(asked, {"method": method, "params": params})
         return {} if method == "ping" else RpcError(METHOD_NOT_FOUND, "Method not found", None)

@@ -40,6 +40,7 @@ from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.text import digest, shorten
 from ...questions.callbacks import InputContext, Inputs
+from ...questions.kinds import KINDS, is_declared
 from .shapes import mark_answer, read_related_task
 
 __all__ = ["Notify", "Receiver"]
@@ -50,8 +51,7 @@ Notify: TypeAlias = Callable[[str, str, JSONObject], Awaitable[None]]
 """Sends a notification: session ID, method, params. May raise :class:`SessionError`, which is ignored."""
 
 
-_CAPABILITIES: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-_REQUESTS: Final[JSONObject] = {"elicitation": {"create": {}}, "sampling": {"createMessage": {}}}
+_KINDS: Final = {method: kind for method, kind in KINDS.items() if kind.may_be_task}
 _ABOUT_TASKS: Final = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
 
 _BURST_S: Final = 10.0
@@ -154,7 +154,10 @@ class Receiver:
 
         Source: 2025-11-25, "Capabilities"; the set of request types is exhaustive.
         """
-        requests = {name: kinds for name, kinds in _REQUESTS.items() if name in self._inputs.capabilities}
+        # A method is the name of a capability and that of a request type: elicitation/create.
+        types = [method.split("/") for method in _KINDS]
+        declared = self._inputs.capabilities
+        requests: JSONObject = {name: {type_: {}} for name, type_ in types if name in declared}
         return {"tasks": {"list": {}, "cancel": {}, "requests": requests}} if requests else {}
 
     def concerns(self, method: str, params: JSONObject) -> bool:
@@ -169,7 +172,8 @@ class Receiver:
             return False
         if method in _ABOUT_TASKS:
             return True
-        return params.get("task") is not None and _CAPABILITIES.get(method) in self._inputs.capabilities
+        may_be_task = method in _KINDS and is_declared(method, self._inputs.capabilities)
+        return may_be_task and params.get("task") is not None
 
     async def run(self, notify: Notify) -> None:
         """Ask the host, and forget what has expired. Runs until cancelled, which forgets every task.
@@ -207,7 +211,7 @@ class Receiver:
         self._serving += 1
         try:
             self._check_pace(session_id)
-            if method in _CAPABILITIES:
+            if method in _KINDS:
                 return self._create(method, params, session_id, request_id, context)
             if method == "tasks/list":
                 return self._list(params.get("cursor"), session_id)

@@ -18,7 +18,6 @@ from ...protocol.text import is_encodable
 __all__ = [
     "CORE_TASKS_VERSION",
     "HANDSHAKE_VERSIONS",
-    "QUESTIONS",
     "declares_tasks",
     "inline_result",
     "is_own_token",
@@ -35,9 +34,6 @@ __all__ = [
 CORE_TASKS_VERSION: Final = OLDER_VERSION
 HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-03-26", "2024-11-05"})
 """The versions that begin with ``initialize``. Only the newest has tasks."""
-
-QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-"""The requests of a server that a person or a program of the host answers."""
 
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 _FASTMCP_2_TASK: Final = "modelcontextprotocol.io/task"
