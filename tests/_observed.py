@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import anyio
 
-from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot, TaskRef
+from mcp_tasks_client import ObservedTasks, Snapshot, Task, TaskRef
 
 __all__ = ["Observed"]
 

@@ -10,20 +10,12 @@ import anyio
 import anyio.lowlevel
 from mcp_types import Tool
 
-from mcp_tasks_client.aio.clock import Clock
+from mcp_tasks_client import Clock, Limits, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created, read_call_reply
 from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.sessions.base import (
-    INVALID_PARAMS,
-    BeforeSend,
-    Limits,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-)
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend
 
 __all__ = ["STALL", "ScriptedSession", "Sent"]
 

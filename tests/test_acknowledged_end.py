@@ -12,7 +12,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient, TasksExtension, TasksTransport, tasks_http_client
-from mcp_tasks_client.protocol import JSONObject
 from tests.kit.current_server import QUESTION, QUICK, CurrentServer, Fault, asking, at_loopback, completed
 
 pytestmark = [
@@ -27,7 +26,7 @@ async def test_an_end_that_comes_only_with_the_acknowledgement_of_an_answer_is_t
     """The server forgets the task as soon as it has told of the end."""
     asks = asking(k=QUESTION)
 
-    def get(method: str, params: JSONObject) -> JSONObject:
+    def get(method: str, params: dict[str, Any]) -> dict[str, Any]:
         if server.counts["tasks/update"]:
             raise Fault(-32602, "Unknown task")
         return {**asks, "resultType": "complete"}

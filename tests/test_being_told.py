@@ -25,12 +25,12 @@ from mcp_tasks_client import (
     MemoryJournal,
     PostgresJournal,
     Question,
+    Scope,
     SqliteJournal,
     TaskRecord,
     TasksClientError,
 )
 from mcp_tasks_client.engine import news
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.testing import ManualClock, completed, input_required, raising, text_result, working
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record

@@ -38,12 +38,12 @@ from mcp_types import (
     ToolUseContent,
 )
 
+from mcp_tasks_client import InputContext, Task
 from mcp_tasks_client.aio.host_code import was_cancelled_from_inside
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
-from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.questions.answers import note_pattern
-from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
+from mcp_tasks_client.questions.callbacks import Callbacks, NoAnswerError
 
 from ._requirements import requirement
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult
 
-from mcp_tasks_client import errors
+from mcp_tasks_client import LastFailure, Question, Scope, TaskRecord, errors
 from mcp_tasks_client.errors import (
     AlreadyAnsweredError,
     CallForgottenError,
@@ -44,10 +44,8 @@ from mcp_tasks_client.errors import (
     ToolError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.machine.states import LastFailure, Observing
+from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.questions.question import Question
 
 RECORD = TaskRecord(
     record_id="r",

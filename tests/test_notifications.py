@@ -17,7 +17,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import LOG_LEVEL_META_KEY
 
 from mcp_tasks_client import BlockingTasksClient, MemoryJournal, StdioServer, TasksClient
-from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer
 from tests._results import text
 from tests.kit.current_server import ACKNOWLEDGED, DISCOVERED, CurrentServer, Http, at_loopback
@@ -38,15 +37,15 @@ class Told:
     """Takes notifications, and waits for them."""
 
     def __init__(self) -> None:
-        self.all: list[tuple[str, JSONObject]] = []
+        self.all: list[tuple[str, dict[str, Any]]] = []
         self._news = anyio.Event()
 
-    def __call__(self, method: str, params: JSONObject) -> None:
+    def __call__(self, method: str, params: dict[str, Any]) -> None:
         self.all.append((method, params))
         self._news.set()
         self._news = anyio.Event()
 
-    def of(self, method: str) -> list[JSONObject]:
+    def of(self, method: str) -> list[dict[str, Any]]:
         return [params for name, params in self.all if name == method]
 
     async def wait_for(self, method: str, count: int = 1) -> None:
@@ -54,7 +53,7 @@ class Told:
             await self._news.wait()
 
 
-def notification(method: str, params: JSONObject | None = None) -> JSONObject:
+def notification(method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
 
 
@@ -88,7 +87,7 @@ async def client_at(server: OlderServer, told: Any, **options: Any) -> AsyncIter
             yield client
 
 
-def server_of(version: str, lists: JSONObject | None = None) -> OlderServer:
+def server_of(version: str, lists: dict[str, Any] | None = None) -> OlderServer:
     """A server of either version, whose streams the test writes."""
     server = OlderServer()
     if version == "2026-07-28":
@@ -106,9 +105,9 @@ def options_of(version: str) -> dict[str, Any]:
 CHANGING: Final = {"tools": {"listChanged": True}, "resources": {"listChanged": True, "subscribe": True}}
 
 
-async def acknowledge(server: OlderServer, stream: Stream, number: int = 1) -> JSONObject:
+async def acknowledge(server: OlderServer, stream: Stream, number: int = 1) -> dict[str, Any]:
     """Acknowledge the stream that a client has asked for. Returns what it was asked for."""
-    asked: JSONObject = (await server.wait_for(LISTENS, number))[-1].params["notifications"]
+    asked: dict[str, Any] = (await server.wait_for(LISTENS, number))[-1].params["notifications"]
     stream.event(notification("notifications/subscriptions/acknowledged", {"notifications": asked}))
     return asked
 
@@ -142,7 +141,7 @@ async def test_a_callback_that_raises_is_logged_and_harms_nothing(
     server.replies["tools/call"] = lambda arrived: stream
     told: list[str] = []
 
-    def fail(method: str, params: JSONObject) -> None:
+    def fail(method: str, params: dict[str, Any]) -> None:
         told.append(method)
         raise KeyError("no such window")
 
@@ -181,7 +180,7 @@ async def test_a_flood_leaves_the_event_loop_its_turns() -> None:
     server.replies["resources/read"] = Http("200 OK", body, ["Content-Type: text/event-stream"])
     seen = at_once = most_at_once = 0
 
-    def told(method: str, params: JSONObject) -> None:
+    def told(method: str, params: dict[str, Any]) -> None:
         nonlocal seen, at_once, most_at_once
         seen, at_once = seen + 1, at_once + 1
         most_at_once = max(most_at_once, at_once)
@@ -237,7 +236,9 @@ async def test_changed_lists_are_told_on_a_stream_of_their_own_that_stays_open()
         ({"tools": {"listChanged": "yes"}}, True),
     ],
 )
-async def test_no_stream_is_asked_for_that_nobody_wants_or_offers(lists: JSONObject, wanted: bool) -> None:
+async def test_no_stream_is_asked_for_that_nobody_wants_or_offers(
+    lists: dict[str, Any], wanted: bool
+) -> None:
     server, told = server_of("2026-07-28", lists), Told()
     async with client_at(server, told if wanted else None) as client:
         await client.call_tool("plain")
@@ -310,7 +311,7 @@ async def test_progress_is_told_under_the_hosts_tokens_alone(token: str | None) 
 
 
 async def test_only_a_plain_function_at_a_url_is_told() -> None:
-    async def later(method: str, params: JSONObject) -> None:
+    async def later(method: str, params: dict[str, Any]) -> None:
         raise AssertionError("it is never called")
 
     for wrong in (later, 7):

@@ -21,9 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tasks_client import Estimate, LastFailure, TaskFailedError
+from mcp_tasks_client import Estimate, LastFailure, Scope, TaskFailedError, TaskRecord
 from mcp_tasks_client.estimate import format_span
-from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Gathering, Observing, Question
 from mcp_tasks_client.progress import CallLine, Changes, line_of, show_progress
 from mcp_tasks_client.protocol.task import read_task

@@ -30,11 +30,11 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
     TasksClientError,
+    ToolCall,
     ToolError,
 )
 from mcp_tasks_client.protocol import EXTENSION_ID
 from mcp_tasks_client.protocol.replies import Returned
-from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from tests._results import text
 from tests.kit.person import Person

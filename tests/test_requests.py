@@ -22,6 +22,7 @@ from mcp_types import (
 from mcp_tasks_client import (
     BlockingTasksClient,
     ConnectionLostError,
+    Limits,
     MemoryJournal,
     RemoteProtocolError,
     SessionError,
@@ -29,7 +30,6 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
-from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import ScriptedServer, scripted_client
 from tests.kit.current_server import NEVER, CurrentServer, Fault, at_loopback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from mcp_tasks_client.aio.clock import SystemClock
+from mcp_tasks_client import SystemClock
 from mcp_tasks_client.aio.signal import make_signal
 
 pytestmark = pytest.mark.anyio

@@ -109,8 +109,7 @@ async def _all(commit: Commit, tasks: int) -> list[float]:
 
 
 def _record(number: int) -> TaskRecord:
-    from mcp_tasks_client import Task, TaskRecord
-    from mcp_tasks_client.machine.record import Scope
+    from mcp_tasks_client import Scope, Task, TaskRecord
     from mcp_tasks_client.machine.states import Observing
 
     now = time.time()

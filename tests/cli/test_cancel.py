@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mcp_tasks_client import Scope
 from mcp_tasks_client.cli.exits import Exit
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests.cli.test_exits import CANCELLED, world

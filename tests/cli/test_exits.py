@@ -11,12 +11,10 @@ from typing import Any, Final, NamedTuple
 import anyio
 import pytest
 
-from mcp_tasks_client import Scope, SqliteJournal, TasksClient, TasksClientError
+from mcp_tasks_client import Environment, Observer, Scope, SqliteJournal, TasksClient, TasksClientError
 from mcp_tasks_client.cli.exits import Exit, as_command_error
 from mcp_tasks_client.cli.following import follow
 from mcp_tasks_client.cli.journal import Where
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import Observer
 from mcp_tasks_client.testing import FaultPlan
 from tests.kit.command import Command, form
 from tests.kit.command import asking as one_that_asks

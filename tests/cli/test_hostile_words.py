@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult, ElicitRequestFormParams, TextContent
 
-from mcp_tasks_client import Origin, Question, Scope, TaskFailedError, TaskRecord
+from mcp_tasks_client import LastFailure, Origin, Question, Scope, TaskFailedError, TaskRecord
 from mcp_tasks_client.cli.exits import CommandError, Exit
 from mcp_tasks_client.cli.following import Follower
 from mcp_tasks_client.cli.journal import Where
@@ -22,7 +22,7 @@ from mcp_tasks_client.cli.ls import align_calls, draw_calls
 from mcp_tasks_client.cli.output import Output, dump
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
-from mcp_tasks_client.machine.states import Gathering, LastFailure, Observing
+from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.progress import line_of
 from mcp_tasks_client.testing.samples import observing, record
 from tests._requirements import requirement

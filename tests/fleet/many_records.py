@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import psycopg
 
-from mcp_tasks_client import Journal, PostgresJournal, SqliteJournal, TaskRecord
-from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client import Journal, Lease, PostgresJournal, SqliteJournal, TaskRecord
 from mcp_tasks_client.machine.states import Completed, Finished
 from mcp_tasks_client.testing import text_result
 from tests.benchmarks.commits import _record

@@ -19,10 +19,8 @@ from typing import Any, Final
 import anyio
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import TaskHandle, TasksClient, TasksClientError
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, PostgresJournal, TaskHandle, TasksClient, TasksClientError
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from tests._forked import Program
 
 __all__ = ["LEASE_S", "LIMIT_S", "Replica", "journal_of", "replica"]

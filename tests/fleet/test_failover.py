@@ -19,8 +19,7 @@ import psycopg
 import pytest
 from anyio import to_thread
 
-from mcp_tasks_client import JournalError, PostgresJournal, TasksClient
-from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client import JournalError, PostgresJournal, TaskRecord, TasksClient
 from mcp_tasks_client.testing import completed, text_result, working
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 from tests._results import text

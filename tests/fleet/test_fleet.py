@@ -14,12 +14,9 @@ import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client import Inbox, PostgresJournal, TasksClient
-from mcp_tasks_client.aio.clock import SystemClock
+from mcp_tasks_client import Environment, Inbox, Instruction, PostgresJournal, SystemClock, TasksClient
 from mcp_tasks_client.engine import runner
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._results import text
 from tests.real_server import RealServer

@@ -16,8 +16,7 @@ from anyio import to_thread
 from mcp_types import ElicitResult
 from psycopg.conninfo import conninfo_to_dict
 
-from mcp_tasks_client import PostgresJournal, TaskHandle, TasksClient
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, PostgresJournal, TaskHandle, TasksClient
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.testing import input_required, working
 from tests.campaigns.fleet.ways import Way, Ways

@@ -12,8 +12,7 @@ import httpx2
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import JournalError, MemoryJournal, TasksHttpTransport, idempotency_key
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, JournalError, MemoryJournal, TasksHttpTransport, idempotency_key
 from mcp_tasks_client.hosts.call_options import read_options
 from mcp_tasks_client.testing import (
     FaultPlan,

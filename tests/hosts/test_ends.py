@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import (
+    Limits,
     MemoryJournal,
     RemoteProtocolError,
     SessionError,
@@ -27,7 +28,6 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions import request_errors
-from mcp_tasks_client.sessions.base import Limits
 from tests.hosts.relay._host_session import connected
 from tests.kit.current_server import (
     DONE,

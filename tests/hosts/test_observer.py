@@ -7,9 +7,9 @@ from collections import Counter
 import anyio
 import pytest
 
-from mcp_tasks_client import Environment, MemoryJournal, Observer, TaskRecord
-from mcp_tasks_client.engine.observer import DRIVE, GET, POINTS, Point
-from mcp_tasks_client.testing import HttpError, Stalled
+from mcp_tasks_client import Environment, MemoryJournal, Observer, Point, TaskRecord
+from mcp_tasks_client.engine.observer import DRIVE, GET
+from mcp_tasks_client.testing import POINTS, HttpError, Stalled
 from tests.kit.json_rpc_host import LIMIT_S, QUICK, asking_server
 from tests.kit.ways import Way, around, beneath, by_client_with_extension, by_url, by_wrapped_client
 

@@ -15,8 +15,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ask as asking

@@ -9,7 +9,6 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import BlockingTasksClient, Inbox, InputUnansweredError, MemoryJournal, PollPolicy
-from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer, ask, complete, form, text_result
 from tests.kit.json_rpc_host import hosted
 from tests.kit.ways import (
@@ -119,11 +118,11 @@ async def test_the_hosts_own_session_is_asked_again_and_its_person_reads_why(way
     server.witness.check()
 
 
-def version(number: str) -> JSONObject:
+def version(number: str) -> dict[str, Any]:
     return {"action": "accept", "content": {"version": number}}
 
 
-def message_of(result: JSONObject) -> str:
+def message_of(result: dict[str, Any]) -> str:
     return str(result["inputRequests"]["version"]["params"]["message"])
 
 

@@ -12,7 +12,6 @@ import pytest
 from mcp_types import PaginatedRequestParams
 
 from mcp_tasks_client import MemoryJournal, RemoteProtocolError, SessionError, TasksClient, WaitTimeoutError
-from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import (
     ScriptedServer,
     complete,
@@ -34,18 +33,18 @@ SERVER: Final = "io.modelcontextprotocol/serverInfo"
 class Answering(ScriptedSession):
     """Answers whatever it is asked as it is told to."""
 
-    def __init__(self, world: World, answer: JSONObject) -> None:
+    def __init__(self, world: World, answer: dict[str, Any]) -> None:
         super().__init__(clock=world.clock)
-        self.asked: list[tuple[str, JSONObject]] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answer = answer
 
-    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+    async def ask(self, method: str, params: dict[str, Any], *, context: object = None) -> dict[str, Any]:
         self.asked.append((method, params))
         return self.answer
 
 
 @asynccontextmanager
-async def client_at(answer: JSONObject) -> AsyncIterator[tuple[TasksClient, Answering]]:
+async def client_at(answer: dict[str, Any]) -> AsyncIterator[tuple[TasksClient, Answering]]:
     session = Answering(World(), answer)
     with anyio.fail_after(20):
         async with scripted_client(session, journal=MemoryJournal()) as client:
@@ -90,7 +89,7 @@ async def test_one_broken_tool_costs_only_itself_and_unknown_fields_stay() -> No
 
 
 @pytest.mark.parametrize("answer", [{}, {"tools": "none"}, {"tools": [], "nextCursor": 7}], ids=str)
-async def test_a_list_that_is_none_is_a_typed_error(answer: JSONObject) -> None:
+async def test_a_list_that_is_none_is_a_typed_error(answer: dict[str, Any]) -> None:
     async with client_at(answer) as (client, _):
         with pytest.raises(RemoteProtocolError, match="tools/list"):
             await client.list_tools()

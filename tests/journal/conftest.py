@@ -12,9 +12,8 @@ import anyio
 import psycopg
 import pytest
 
+from mcp_tasks_client import PostgresJournal, SqliteJournal
 from mcp_tasks_client.journal import statements
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from tests.journal.files import Spy, spy_on
 from tests.journal.sql_mutants import broken
 

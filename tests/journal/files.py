@@ -16,10 +16,7 @@ from typing import Any, Final, cast
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client import MemoryJournal, PostgresJournal, SqliteJournal, TaskRecord
 from tests._forked import Program
 
 __all__ = [

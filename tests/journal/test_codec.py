@@ -16,14 +16,21 @@ import pytest
 from cryptography.fernet import Fernet
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import FernetCodec, Inbox, TaskHandle, TasksClient
+from mcp_tasks_client import (
+    Codec,
+    FernetCodec,
+    Inbox,
+    Instruction,
+    Journal,
+    PostgresJournal,
+    SqliteJournal,
+    TaskHandle,
+    TasksClient,
+)
 from mcp_tasks_client.errors import JournalCodecError
-from mcp_tasks_client.journal.base import Instruction, Journal
-from mcp_tasks_client.journal.codec import Codec, decoded, encoded
+from mcp_tasks_client.journal.codec import decoded, encoded
 from mcp_tasks_client.journal.copy.__main__ import main as copy
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.protocol.text import digest
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record, with_key
 from tests._results import text

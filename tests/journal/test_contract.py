@@ -9,11 +9,7 @@ from typing import Final
 import pytest
 from cryptography.fernet import Fernet
 
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.encryption import FernetCodec
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
+from mcp_tasks_client import FernetCodec, Journal, MemoryJournal, PostgresJournal, SqliteJournal
 from mcp_tasks_client.testing.journal_contract import JournalContract
 from tests.journal.files import OneLoop
 

@@ -15,11 +15,17 @@ import anyio
 import psycopg
 import pytest
 
-from mcp_tasks_client.journal.base import Instruction, Journal, Lease
+from mcp_tasks_client import (
+    Instruction,
+    Journal,
+    Lease,
+    Origin,
+    PostgresJournal,
+    Scope,
+    SqliteJournal,
+    TaskRecord,
+)
 from mcp_tasks_client.journal.copy.__main__ import _medium, copy, main
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.questions.question import as_heeded
 from mcp_tasks_client.testing.samples import finished, observing, record, with_key

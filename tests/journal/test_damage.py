@@ -24,9 +24,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from mcp_tasks_client import SqliteJournal, TaskRecord
 from mcp_tasks_client.errors import JournalCorruptError, JournalError
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record, with_key
 from tests.journal.files import SHORT_S, OneLoop, child, line, posix_only, raw

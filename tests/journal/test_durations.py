@@ -14,13 +14,10 @@ import psycopg
 import pytest
 from anyio import to_thread
 
-from mcp_tasks_client.journal.base import Journal
+from mcp_tasks_client import Journal, PostgresJournal, SqliteJournal, TaskRecord
 from mcp_tasks_client.journal.postgres import thread as postgres_thread
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.row import tool_digest
 from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 from tests.journal.files import Spy, commits_held, raw, timed

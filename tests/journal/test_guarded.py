@@ -15,14 +15,12 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
+from mcp_tasks_client import Instruction, Journal, MemoryJournal, SqliteJournal
 from mcp_tasks_client.aio.uncut import run_to_its_end
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.sqlite import thread as sqlite_thread
 from mcp_tasks_client.journal.sqlite.file import connect
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing.samples import SCOPE, lease, record
 from tests.journal.files import Spy, commits_held, stored
 

@@ -11,9 +11,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from mcp_tasks_client.journal.base import Instruction
+from mcp_tasks_client import Instruction, SqliteJournal
 from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
 from mcp_tasks_client.testing.samples import Heard, observing, record
 
 INSTRUCTED: Final = "instructed", False, 1

@@ -16,9 +16,8 @@ import anyio
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from mcp_tasks_client import Instruction, PostgresJournal
 from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.base import Instruction
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.testing.samples import observing, record
 from tests.journal.test_instructions import Heard
 from tests.postgres import NOBODY

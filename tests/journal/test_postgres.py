@@ -16,14 +16,12 @@ import psycopg
 import pytest
 from anyio import to_thread
 
+from mcp_tasks_client import Instruction, PostgresJournal, Scope
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalSchemaError
-from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.postgres.dialect import POSTGRES, rows_json
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.journal.statements import Statements
 from mcp_tasks_client.journal.work import Work, group_jobs
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record, with_key
 from tests.journal.files import only_told, timed

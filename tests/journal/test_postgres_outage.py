@@ -19,12 +19,10 @@ import psycopg
 import pytest
 from anyio import to_thread
 
+from mcp_tasks_client import Instruction, Lease, PostgresJournal, TaskRecord
 from mcp_tasks_client.errors import AlreadyAnsweredError, DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal import statements
-from mcp_tasks_client.journal.base import Instruction, Lease
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.work import Work
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Question
 from mcp_tasks_client.questions.question import as_heeded, leave_answer, open_questions
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record

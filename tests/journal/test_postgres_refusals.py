@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from anyio import to_thread
 
+from mcp_tasks_client import PostgresJournal
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal.postgres import database, refusal
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.testing.samples import SCOPE, record
 from tests.postgres import PostgresServer, running_german_postgres, running_postgres
 

@@ -15,15 +15,13 @@ import psycopg
 import pytest
 from anyio import to_thread
 
+from mcp_tasks_client import Instruction, Lease, PostgresJournal, TaskRecord
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError, JournalLockedError
 from mcp_tasks_client.journal import statements
-from mcp_tasks_client.journal.base import Instruction, Lease
 from mcp_tasks_client.journal.postgres.database import Backend, Connection, connect, end_backend
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
 from mcp_tasks_client.journal.postgres.thread import PostgresThread
 from mcp_tasks_client.journal.work import Work
-from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.samples import SCOPE, Heard, Source, lease, observing, record
 from tests.journal.files import timed

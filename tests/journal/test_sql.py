@@ -10,10 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
+from mcp_tasks_client import MemoryJournal, PostgresJournal, SqliteJournal
 from mcp_tasks_client.journal.sql import SqlJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing.samples import SCOPE, finished, observing, record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]

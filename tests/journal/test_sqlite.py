@@ -32,18 +32,16 @@ import pytest
 import trio
 from anyio import to_thread
 
+from mcp_tasks_client import Instruction, MemoryJournal, Origin, SqliteJournal, TaskRecord
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import sql, thread
-from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.row import Row, columns_of, read_rows, scope_digest
 from mcp_tasks_client.journal.sqlite import file as sqlite_file
 from mcp_tasks_client.journal.sqlite import thread as sqlite_thread
 from mcp_tasks_client.journal.sqlite.execution import STATEMENTS
 from mcp_tasks_client.journal.sqlite.file import APPLICATION_ID, VERSION, schema_sql
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal, choose_journal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Origin, TaskRecord
+from mcp_tasks_client.journal.sqlite.journal import choose_journal
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing import completed, text_result, working
 from mcp_tasks_client.testing.samples import (

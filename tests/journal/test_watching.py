@@ -11,11 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.base import Instruction, Journal
+from mcp_tasks_client import Instruction, Journal, MemoryJournal, PostgresJournal, SqliteJournal
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.postgres.journal import PostgresJournal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests.engine.world import ASK
 from tests.journal.files import only_told

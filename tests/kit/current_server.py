@@ -20,7 +20,6 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.protocol import JSONObject
 
 __all__ = [
     "ACKNOWLEDGED",
@@ -51,8 +50,8 @@ LIMIT_S: Final = 60.0
 """Seconds that a test may wait for anything."""
 
 TASK_ID: Final = "task-0123456789abcdef"
-RESULT: Final[JSONObject] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
-TOOL: Final[JSONObject] = {
+RESULT: Final[dict[str, Any]] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
+TOOL: Final[dict[str, Any]] = {
     "name": "tool",
     "inputSchema": {"type": "object"},
     "outputSchema": {"type": "object", "required": ["n"]},
@@ -60,12 +59,12 @@ TOOL: Final[JSONObject] = {
 QUICK: Final = PollPolicy(
     floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
 )
-QUESTION: Final[JSONObject] = {
+QUESTION: Final[dict[str, Any]] = {
     "method": "elicitation/create",
     "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
 }
-ACKNOWLEDGED: Final[JSONObject] = {"resultType": "complete"}
-DISCOVERED: Final[JSONObject] = {
+ACKNOWLEDGED: Final[dict[str, Any]] = {"resultType": "complete"}
+DISCOVERED: Final[dict[str, Any]] = {
     "resultType": "complete",
     "supportedVersions": ["2026-07-28"],
     "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
@@ -74,22 +73,22 @@ DISCOVERED: Final[JSONObject] = {
 }
 
 
-def working(task_id: str = TASK_ID, **fields: Any) -> JSONObject:
+def working(task_id: str = TASK_ID, **fields: Any) -> dict[str, Any]:
     """A task in ``working``, as the reply to ``tools/call`` or to a poll. Fields are named as on the wire."""
     return _task("working", task_id, fields)
 
 
-def completed(task_id: str = TASK_ID, result: JSONObject | None = None) -> JSONObject:
+def completed(task_id: str = TASK_ID, result: dict[str, Any] | None = None) -> dict[str, Any]:
     """A task with a result, as the reply to a poll."""
     return _task("completed", task_id, {"result": RESULT if result is None else result})
 
 
-def asking(**questions: JSONObject) -> JSONObject:
+def asking(**questions: dict[str, Any]) -> dict[str, Any]:
     """A task that asks, as the reply to ``tools/call`` or to a poll."""
     return _task("input_required", TASK_ID, {"inputRequests": questions})
 
 
-def _task(status: str, task_id: str, fields: JSONObject) -> JSONObject:
+def _task(status: str, task_id: str, fields: dict[str, Any]) -> dict[str, Any]:
     at = "2026-07-28T00:00:00Z"
     times = {"createdAt": at, "lastUpdatedAt": at, "ttlMs": None, "pollIntervalMs": 1}
     return {"resultType": "task", "taskId": task_id, "status": status, **times, **fields}
@@ -97,7 +96,7 @@ def _task(status: str, task_id: str, fields: JSONObject) -> JSONObject:
 
 WORKING: Final = working()
 DONE: Final = completed()
-NEVER: Final[JSONObject] = {}
+NEVER: Final[dict[str, Any]] = {}
 """A step that the server never replies to."""
 
 
@@ -130,8 +129,8 @@ class Http(Exception):  # noqa: N818  # likewise
 DROP: Final = Http("")
 """No reply: the connection is closed."""
 
-Answer: TypeAlias = Callable[[str, JSONObject], Awaitable[JSONObject]]
-Step: TypeAlias = JSONObject | Exception | Callable[[str, JSONObject], JSONObject]
+Answer: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+Step: TypeAlias = dict[str, Any] | Exception | Callable[[str, dict[str, Any]], dict[str, Any]]
 Made: TypeAlias = Callable[..., Any]
 """Makes a client of the SDK or of FastMCP."""
 
@@ -157,9 +156,9 @@ class CurrentServer:
         *,
         calls: Sequence[Step] = (WORKING,),
         gets: Sequence[Step] = (WORKING, DONE),
-        tool: JSONObject = TOOL,
+        tool: dict[str, Any] = TOOL,
     ) -> None:
-        self.received: list[tuple[str, JSONObject]] = []
+        self.received: list[tuple[str, dict[str, Any]]] = []
         self.waiting = anyio.Event()
         self.pause_s = 0.0
         self.replies: dict[str, Step | list[Step]] = {
@@ -172,7 +171,7 @@ class CurrentServer:
         self.list_tool(tool)
         self._news = anyio.Event()
 
-    def list_tool(self, tool: JSONObject) -> None:
+    def list_tool(self, tool: dict[str, Any]) -> None:
         """List this tool from now on."""
         listed = {**ACKNOWLEDGED, "tools": [tool], "ttlMs": 0, "cacheScope": "public"}
         self.replies["tools/list"] = listed
@@ -188,7 +187,7 @@ class CurrentServer:
         return Counter(self.methods)
 
     @property
-    def requests(self) -> list[tuple[str, JSONObject]]:
+    def requests(self) -> list[tuple[str, dict[str, Any]]]:
         """The requests about calls and tasks: without those for the version and the tools."""
         others = ("server/discover", "tools/list", "notifications/")
         return [one for one in self.received if not one[0].startswith(others)]
@@ -198,7 +197,7 @@ class CurrentServer:
         while self.counts[method] < count:
             await self._news.wait()
 
-    def take(self, method: str, params: JSONObject) -> JSONObject | Exception:
+    def take(self, method: str, params: dict[str, Any]) -> dict[str, Any] | Exception:
         """The reply to a request."""
         self.received.append((method, params))
         self._news.set()
@@ -208,7 +207,7 @@ class CurrentServer:
             steps = steps.pop(0) if len(steps) > 1 else steps[0]
         return steps(method, params) if callable(steps) else steps
 
-    async def __call__(self, method: str, params: JSONObject) -> JSONObject:
+    async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a request, by raising where the reply is no result."""
         step = self.take(method, params)
         await anyio.sleep(self.pause_s)
@@ -286,7 +285,7 @@ async def _connection(stream: ByteStream, answer: Answer, heads: list[str]) -> N
             pass
 
 
-async def _request(stream: ByteStream, heads: list[str]) -> JSONObject:
+async def _request(stream: ByteStream, heads: list[str]) -> dict[str, Any]:
     buffer = b""
     while b"\r\n\r\n" not in buffer:
         buffer += await stream.receive()
@@ -295,14 +294,14 @@ async def _request(stream: ByteStream, heads: list[str]) -> JSONObject:
     length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
     while len(body) < length:
         body += await stream.receive()
-    message: JSONObject = json.loads(body) if body else {}
+    message: dict[str, Any] = json.loads(body) if body else {}
     return message
 
 
 async def _reply(message: Mapping[str, Any], answer: Answer) -> bytes:
     if message.get("id") is None:
         return _response(Http("202 Accepted"))
-    envelope: JSONObject = {"jsonrpc": "2.0", "id": message["id"]}
+    envelope: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
     try:
         envelope["result"] = await answer(message["method"], message.get("params") or {})
     except Fault as fault:

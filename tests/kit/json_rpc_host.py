@@ -13,11 +13,16 @@ from typing import Any, Final
 import httpx
 import httpx2
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksHttpTransport
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client import (
+    Environment,
+    Journal,
+    MemoryJournal,
+    PollPolicy,
+    Scope,
+    TaskRecord,
+    TasksClient,
+    TasksHttpTransport,
+)
 from mcp_tasks_client.testing import (
     ScriptedServer,
     ask,
@@ -54,9 +59,9 @@ ENDPOINT: Final = URL
 CURRENT: Final = "2026-07-28"
 OLDER: Final = "2025-11-25"
 QUICK: Final = PollPolicy(floor_s=0.001, ceiling_s=0.001, jitter=0.0)
-CAPABILITIES: Final[JSONObject] = {"elicitation": {"form": {}}, "roots": {}}
+CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {"form": {}}, "roots": {}}
 
-SAMPLING: Final[JSONObject] = {
+SAMPLING: Final[dict[str, Any]] = {
     "method": "sampling/createMessage",
     "params": {"messages": [], "maxTokens": 16},
 }
@@ -105,7 +110,7 @@ class JsonRpcHost:
         *,
         version: str = CURRENT,
         accept: str = "application/json, text/event-stream",
-        capabilities: JSONObject = CAPABILITIES,
+        capabilities: dict[str, Any] = CAPABILITIES,
         url: str = URL,
     ) -> None:
         self.client = client
@@ -113,16 +118,16 @@ class JsonRpcHost:
         self.accept = accept
         self.capabilities = capabilities
         self.url = url
-        self.notified: list[JSONObject] = []
+        self.notified: list[dict[str, Any]] = []
         self._ids = itertools.count(0)
 
     def body(
         self,
         name: str,
-        arguments: JSONObject | None = None,
+        arguments: dict[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
         **params: Any,
-    ) -> JSONObject:
+    ) -> dict[str, Any]:
         own = dict(meta or {})
         if self.version == CURRENT:
             own |= {
@@ -141,13 +146,13 @@ class JsonRpcHost:
             "Content-Type": "application/json",
         }
 
-    async def post(self, body: JSONObject, **headers: str) -> Any:
+    async def post(self, body: dict[str, Any], **headers: str) -> Any:
         given = {**self.headers, "Mcp-Method": body.get("method", ""), **headers}
         if body.get("method") == "tools/call" and body["params"]["name"].isascii():
             given["Mcp-Name"] = body["params"]["name"]
         return await self.client.post(self.url, content=json.dumps(body), headers=given)
 
-    async def call(self, name: str, arguments: JSONObject | None = None, **params: Any) -> JSONObject:
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **params: Any) -> dict[str, Any]:
         """The JSON-RPC response, which has the ID of the request; what came before is in ``notified``."""
         body = self.body(name, arguments, **params)
         response = await self.post(body)
@@ -158,9 +163,9 @@ class JsonRpcHost:
         assert type(answer["id"]) is type(body["id"])
         return answer
 
-    def read(self, response: Any) -> JSONObject:
+    def read(self, response: Any) -> dict[str, Any]:
         if response.headers["content-type"] == "application/json":
-            answer: JSONObject = json.loads(response.content)
+            answer: dict[str, Any] = json.loads(response.content)
             return answer
         assert response.headers["content-type"] == "text/event-stream"
         data = [
@@ -171,7 +176,7 @@ class JsonRpcHost:
         assert isinstance(last, dict)
         return last
 
-    async def text(self, name: str, arguments: JSONObject | None = None, **params: Any) -> str:
+    async def text(self, name: str, arguments: dict[str, Any] | None = None, **params: Any) -> str:
         answer = await self.call(name, arguments, **params)
         return str(answer["result"]["content"][0]["text"])
 
@@ -180,10 +185,13 @@ class OlderJsonRpcHost:
     """A host whose session is asked on the stream of the call's reply."""
 
     def __init__(
-        self, host: JsonRpcHost, answers: Mapping[str, JSONObject], capabilities: JSONObject | None = None
+        self,
+        host: JsonRpcHost,
+        answers: Mapping[str, dict[str, Any]],
+        capabilities: dict[str, Any] | None = None,
     ) -> None:
         self.host = host
-        self.asked: list[JSONObject] = []
+        self.asked: list[dict[str, Any]] = []
         self._answers = answers
         self._capabilities = {"elicitation": {}} if capabilities is None else capabilities
 
@@ -191,8 +199,8 @@ class OlderJsonRpcHost:
         params = {"protocolVersion": OLDER, "capabilities": self._capabilities, "clientInfo": {"name": "h"}}
         await self.host.post({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params})
 
-    async def call(self, tool: str) -> JSONObject:
-        body, replies = self.host.body(tool), list[JSONObject]()
+    async def call(self, tool: str) -> dict[str, Any]:
+        body, replies = self.host.body(tool), list[dict[str, Any]]()
         stream = self.host.client.stream("POST", URL, content=json.dumps(body), headers=self.host.headers)
         async with stream as response:
             async for line in response.aiter_lines():

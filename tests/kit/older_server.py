@@ -17,12 +17,11 @@ import anyio
 import anyio.lowlevel
 import httpx
 
-from mcp_tasks_client.aio.clock import Clock, SystemClock
+from mcp_tasks_client import Clock, ObservedTasks, Session, SystemClock
 from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.questions.callbacks import Callbacks, Inputs
-from mcp_tasks_client.sessions.base import ObservedTasks, Session
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.transport import Request, Response
 from mcp_tasks_client.sessions.http.transport_httpx import HttpxTransport

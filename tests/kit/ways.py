@@ -11,8 +11,7 @@ import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_tasks_client import RemoteProtocolError, TasksClient, TasksExtension, TasksTransport
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, RemoteProtocolError, TasksClient, TasksExtension, TasksTransport
 from mcp_tasks_client.hosts.call_options import META_KEY
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer, scripted_client

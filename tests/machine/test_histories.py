@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tasks_client import Task
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.machine import advance
 from mcp_tasks_client.machine.actions import (
@@ -82,7 +83,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
 from mcp_tasks_client.protocol.replies import read_url_requests
-from mcp_tasks_client.protocol.task import Task, read_task
+from mcp_tasks_client.protocol.task import read_task
 
 HISTORIES = int(os.environ.get("MCP_TASKS_HISTORIES", "200"))
 TASK_ID = "a-task-id-of-some-length"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tasks_client.machine.record import Scope, TaskRecord, digest_arguments, dump_state, reference_of
+from mcp_tasks_client import LastFailure, Scope, TaskRecord, digest_arguments
+from mcp_tasks_client.machine.record import dump_state, reference_of
 from mcp_tasks_client.machine.states import (
     Calling,
     Completed,
@@ -14,7 +15,6 @@ from mcp_tasks_client.machine.states import (
     Finished,
     Gathering,
     Gone,
-    LastFailure,
     Observing,
     Outcome,
     Question,

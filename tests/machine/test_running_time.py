@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import pytest
 
+from mcp_tasks_client import Scope, Task, TaskRecord
 from mcp_tasks_client.machine import advance
 from mcp_tasks_client.machine.events import AnswerReady, Event, Notified, Observed, Resumed, TaskCreated
-from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state, load_state
+from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, Question, State
 from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.protocol.task import Task, read_task
+from mcp_tasks_client.protocol.task import read_task
 
 BEGAN: Final = 1_800_000_000.0
 """When the task was made, by the server's clock, and by ours."""

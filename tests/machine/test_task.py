@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
+from mcp_tasks_client import LastFailure, Task
 from mcp_tasks_client.errors import CredentialRefusedError, SessionError
 from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance, input_requests
 from mcp_tasks_client.machine.actions import (
@@ -80,7 +81,6 @@ from mcp_tasks_client.machine.states import (
     Finished,
     Gathering,
     Gone,
-    LastFailure,
     Observing,
     Outcome,
     OutcomeUnknown,
@@ -90,7 +90,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.replies import read_url_requests
-from mcp_tasks_client.protocol.task import Task, read_task
+from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.protocol.text import digest
 
 from .._requirements import requirement

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tasks_client import Task
 from mcp_tasks_client.protocol import MalformedError
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.protocol.task import TERMINAL_STATUSES, Task, read_task
+from mcp_tasks_client.protocol.task import TERMINAL_STATUSES, read_task
 
 TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
 LARGEST_MS = 2**53 - 1

@@ -23,6 +23,7 @@ from mcp.server.runner import modern_on_request
 from mcp.shared.direct_dispatcher import create_direct_dispatcher_pair
 from pydantic import ConfigDict, FileUrl
 
+from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     InputUnansweredError,
@@ -33,7 +34,6 @@ from mcp_tasks_client.errors import (
     TaskNotFoundError,
     TasksClientError,
 )
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 
 from .._forked import make_command

@@ -12,8 +12,17 @@ import httpx
 import pytest
 from mcp_types import PROTOCOL_VERSION_META_KEY, ElicitResult
 
+from mcp_tasks_client import (
+    Environment,
+    InputContext,
+    MemoryJournal,
+    Scope,
+    Session,
+    TaskRecord,
+    TaskRef,
+    ToolCall,
+)
 from mcp_tasks_client.engine.endpoint import Endpoint
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.engine.owning import Owning
 from mcp_tasks_client.engine.registry import Registry
@@ -23,15 +32,12 @@ from mcp_tasks_client.hosts.host_call import read_host_call
 from mcp_tasks_client.hosts.host_calls import HostCalls
 from mcp_tasks_client.hosts.shared_options import SharedOptions
 from mcp_tasks_client.journal.guarded import GuardedJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask, SendCall
 from mcp_tasks_client.machine.events import TaskCreated
-from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.questions.callbacks import Callbacks, InputContext, NoAnswerError
-from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
+from mcp_tasks_client.questions.callbacks import Callbacks, NoAnswerError
 from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (

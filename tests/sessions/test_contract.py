@@ -24,17 +24,15 @@ from mcp.client.extension import advertise
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult, Tool
 
-from mcp_tasks_client import PollPolicy, StdioServer
-from mcp_tasks_client.aio.clock import SystemClock
+from mcp_tasks_client import Limits, PollPolicy, Session, StdioServer, SystemClock, Task, TaskRef, ToolCall
 from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.hosts.host_call import HostCall
 from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
-from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.questions.callbacks import Callbacks
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend, Limits, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend
 from mcp_tasks_client.sessions.by_command.discovery import session_by_command
 from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession

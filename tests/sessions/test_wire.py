@@ -19,7 +19,7 @@ import mcp
 import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, ElicitResult, Tool
 
-from mcp_tasks_client.aio.clock import SystemClock
+from mcp_tasks_client import Limits, Session, SystemClock, TaskRef, ToolCall
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     DrivenElsewhereError,
@@ -33,7 +33,7 @@ from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions import tool_catalogue
-from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import OTHER_VERSION
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.v2025.core_session import session_over
 from mcp_tasks_client.testing.faults import ErrorReply

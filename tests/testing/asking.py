@@ -13,11 +13,10 @@ import httpx
 import pytest
 import uvicorn
 
+from mcp_tasks_client import Session, Task, TaskRef, ToolCall
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
-from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import ScriptedServer, form, text_result
 

@@ -9,9 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_tasks_client import Limits, Session, Task
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
-from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import Limits, Session
 from mcp_tasks_client.testing import (
     Arrival,
     Delayed,

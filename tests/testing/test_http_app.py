@@ -9,9 +9,9 @@ import anyio
 import httpx
 import pytest
 
+from mcp_tasks_client import Limits
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     LostReply,

@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_tasks_client import Session, Snapshot, TaskRef
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef
+from mcp_tasks_client.sessions.base import INVALID_PARAMS
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     Delayed,

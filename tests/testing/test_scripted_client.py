@@ -8,9 +8,8 @@ import anyio
 import pytest
 from mcp_types import ElicitResult
 
+from mcp_tasks_client import MemoryJournal, Session
 from mcp_tasks_client.errors import TaskNotFoundError
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.sessions.base import Session
 from mcp_tasks_client.testing import (
     Garbled,
     HttpError,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mcp_tasks_client import TaskRef
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, TaskRef
+from mcp_tasks_client.sessions.base import INVALID_PARAMS
 from mcp_tasks_client.testing import (
     ManualClock,
     ScriptedServer,

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from mcp_tasks_client import TaskRef
 from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, TaskRef
+from mcp_tasks_client.sessions.base import INVALID_PARAMS
 from mcp_tasks_client.testing import (
     ErrorReply,
     Fault,

@@ -10,9 +10,7 @@ import anyio
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_tasks_client import MemoryJournal, TasksTransport, tasks_http_client
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client import Journal, MemoryJournal, Scope, TasksTransport, tasks_http_client
 from tests.kit.person import Person
 
 __all__ = ["LIMIT_S", "Way", "client_at", "pending"]

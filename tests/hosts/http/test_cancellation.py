@@ -16,10 +16,15 @@ import httpx
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.journal.base import Instruction
-from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client import (
+    Environment,
+    Instruction,
+    MemoryJournal,
+    PollPolicy,
+    SqliteJournal,
+    TaskRecord,
+    TasksHttpTransport,
+)
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
 from tests.kit.json_rpc_host import ENDPOINT, LIMIT_S, JsonRpcHost, count, recorded, resume

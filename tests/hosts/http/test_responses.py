@@ -15,7 +15,6 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksHttpTransport
-from mcp_tasks_client.protocol import JSONObject
 from tests.kit.json_rpc_host import LIMIT_S, OLDER, QUICK, URL, JsonRpcHost
 from tests.kit.older_server import OlderServer, Stream, question, refusal, text
 
@@ -111,7 +110,7 @@ def request_for(what: str, client: Any, wire: OlderServer) -> Any:
         return client.build_request("GET", URL, headers={"Accept": "text/event-stream", **session})
     if what == "the end of the session":
         return client.build_request("DELETE", URL, headers={"Content-Type": "application/json", **session})
-    body: JSONObject = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
     if what != "a notification":
         events = {"progressToken": 1} if "events" in what else None
         body = host.body("plain" if "passes" in what else "slow", meta=events)

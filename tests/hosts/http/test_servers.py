@@ -9,8 +9,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from mcp_tasks_client import MemoryJournal, TasksHttpTransport
-from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client import Environment, MemoryJournal, TasksHttpTransport
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed

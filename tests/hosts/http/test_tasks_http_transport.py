@@ -18,14 +18,14 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
+    Environment,
     MemoryJournal,
     OutcomeUnknownError,
     SqliteJournal,
+    SystemClock,
     TasksClient,
     TasksHttpTransport,
 )
-from mcp_tasks_client.aio.clock import SystemClock
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.hosts.http.reply_stream import ReplyStream, StreamedQuestions
 from mcp_tasks_client.protocol import JSONObject

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import anyio
 
+from mcp_tasks_client import MemoryJournal, TasksTransport
 from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.hosts.relay.relay import Relay
-from mcp_tasks_client.hosts.relay.tasks_transport import TasksTransport
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from tests.kit.older_server import TASK, OlderServer

@@ -9,11 +9,9 @@ import pytest
 from mcp.shared.message import ClientMessageMetadata
 from mcp_types import ElicitResult, ErrorData
 
+from mcp_tasks_client import MemoryJournal, Scope, TasksTransport
 from mcp_tasks_client.hosts.relay import core_router, core_server
 from mcp_tasks_client.hosts.relay.messages import make_message
-from mcp_tasks_client.hosts.relay.tasks_transport import TasksTransport
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError

@@ -12,12 +12,12 @@ import pytest
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY
 
+from mcp_tasks_client import Limits, TaskRef, ToolCall
 from mcp_tasks_client.hosts.host_call import HostCall
 from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.sessions import awaited as awaited_module
-from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 
 from ._relay import relayed_to
 

@@ -31,9 +31,18 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ElicitResult, ErrorData
 from pydantic import ValidationError
 
-from mcp_tasks_client.aio.clock import Clock
+from mcp_tasks_client import (
+    Clock,
+    Environment,
+    Journal,
+    MemoryJournal,
+    Scope,
+    SqliteJournal,
+    TaskRecord,
+    TasksExtension,
+    idempotency_key,
+)
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     InputUnansweredError,
@@ -45,13 +54,6 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.hosts.call_options import idempotency_key
-from mcp_tasks_client.hosts.sdk.extension import TasksExtension
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.protocol import JSONObject
 from tests.kit.current_server import (
     DISCOVERED,
     DONE,
@@ -128,7 +130,7 @@ def bounded(anyio_backend: object) -> None:
 # ── what a server can make of the reply ───────────────────────────────────────────────────────────
 
 JSON: Final = ["Content-Type: application/json"]
-ODD: Final[dict[str, JSONObject]] = {
+ODD: Final[dict[str, dict[str, Any]]] = {
     "nothing but an ID": {"status": ...},
     "a status that is null": {"status": None},
     "a new status": {"status": "dreaming"},
@@ -140,13 +142,13 @@ ODD: Final[dict[str, JSONObject]] = {
 
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
 async def test_whatever_a_created_task_looks_like_it_is_journaled_first_and_seen_through(
-    changes: JSONObject,
+    changes: dict[str, Any],
 ) -> None:
     reply = {name: value for name, value in {**WORKING, **changes}.items() if value is not ...}
     journal, server = MemoryJournal(), CurrentServer(calls=[reply])
     before_polls: list[list[str | None]] = []
 
-    async def answer(method: str, params: JSONObject) -> JSONObject:
+    async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "tasks/get":
             before_polls.append(await unfinished(journal))
         return await server(method, params)
@@ -191,7 +193,9 @@ async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task(made: 
 @pytest.mark.parametrize(
     "created", [WORKING, {"resultType": "task", "taskId": TASK_ID}], ids=["whole", "bare"]
 )
-async def test_fastmcps_own_handle_follows_a_task_that_our_extension_has_claimed(created: JSONObject) -> None:
+async def test_fastmcps_own_handle_follows_a_task_that_our_extension_has_claimed(
+    created: dict[str, Any],
+) -> None:
     from fastmcp_tasks import call_tool_task
 
     server, journal = CurrentServer(calls=[created]), MemoryJournal()
@@ -519,7 +523,7 @@ class ManyTasks(CurrentServer):
         self.under_way = self.most = self.made = 0
         self.polls: Counter[str] = Counter()
 
-    async def __call__(self, method: str, params: JSONObject) -> JSONObject:
+    async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "tools/call":
             self.made += 1
             return working(f"task-{params['arguments']['n']}")
@@ -668,7 +672,7 @@ async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_an
 
     server = CurrentServer(gets=[asking(k=QUESTION)])
 
-    async def answer(method: str, params: JSONObject) -> JSONObject:
+    async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         answered = method == "tasks/get" and server.counts["tasks/update"]
         return completed() | {"resultType": "complete"} if answered else await server(method, params)
 
@@ -856,7 +860,7 @@ async def stopped_after(turns: int, natively: bool) -> str:
         journal.before("open", anyio.lowlevel.checkpoint)
     done = anyio.Event()
 
-    async def answer(method: str, params: JSONObject) -> JSONObject:
+    async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "tasks/get" and server.counts["tasks/update"]:
             done.set()
             return {**DONE, "resultType": "complete"}

@@ -15,8 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ElicitResult
 
+from mcp_tasks_client import Environment, InputContext, MemoryJournal, Scope, SqliteJournal, TasksExtension
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -24,15 +24,10 @@ from mcp_tasks_client.errors import (
     RemoteProtocolError,
     TaskFailedError,
 )
-from mcp_tasks_client.hosts.sdk.extension import TasksExtension
+from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
-from mcp_tasks_client.hosts.shared_options import SharedOptions
-from mcp_tasks_client.journal.sqlite.journal import SqliteJournal
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.questions.callbacks import InputContext
 from tests.kit.current_server import (
     DONE,
     LIMIT_S,

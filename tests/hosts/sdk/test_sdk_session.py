@@ -13,6 +13,7 @@ from mcp.client.extension import advertise
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ElicitResult, ErrorData
 
+from mcp_tasks_client import InputContext, Limits, TaskRef, ToolCall
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     RemoteProtocolError,
@@ -21,8 +22,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession, host_callbacks
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.questions.callbacks import Callbacks, InputContext
-from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
+from mcp_tasks_client.questions.callbacks import Callbacks
 from tests.kit.current_server import (
     DONE,
     LIMIT_S,

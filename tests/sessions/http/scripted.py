@@ -11,9 +11,9 @@ import anyio
 import httpx
 import pytest
 
+from mcp_tasks_client import TaskRef, ToolCall
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol.replies import CallReply
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 URL = "https://server.example/mcp"

@@ -17,8 +17,8 @@ import httpx
 import httpx2
 import pytest
 
+from mcp_tasks_client import Limits, TaskRef
 from mcp_tasks_client.errors import ConnectionLostError, SessionError
-from mcp_tasks_client.sessions.base import Limits, TaskRef
 from mcp_tasks_client.sessions.http import channel
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 

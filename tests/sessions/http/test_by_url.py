@@ -9,19 +9,12 @@ import anyio.lowlevel
 import pytest
 from mcp_types import Tool
 
+from mcp_tasks_client import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.errors import CredentialRefusedError, SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Returned
 from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.sessions.base import (
-    BeforeSend,
-    Limits,
-    ObservedTasks,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-)
+from mcp_tasks_client.sessions.base import BeforeSend
 from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 

@@ -16,8 +16,8 @@ import httpx
 import httpx2
 import pytest
 
+from mcp_tasks_client import Limits
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
-from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import REF, TASK, TASK_ID, URL, Answer, HttpAnswers, fail_to_get, http, result, send_call

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from mcp_tasks_client import Limits, TaskRef, ToolCall
 from mcp_tasks_client.errors import (
     CredentialRefusedError,
     MissingCapabilityError,
     RemoteProtocolError,
     SessionError,
 )
-from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_errors import read_retry_after
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 

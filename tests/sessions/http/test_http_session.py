@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from mcp_tasks_client import TaskRef, ToolCall
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Returned
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import (

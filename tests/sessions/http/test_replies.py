@@ -16,9 +16,9 @@ import httpx
 import httpx2
 import pytest
 
+from mcp_tasks_client import Limits, ToolCall
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.sessions.base import Limits, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 

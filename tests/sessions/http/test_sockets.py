@@ -16,9 +16,9 @@ import anyio.lowlevel
 import httpx
 import pytest
 
+from mcp_tasks_client import Limits, TaskRef
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.sessions.base import Limits, TaskRef
 from mcp_tasks_client.sessions.http import body, replies
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
+from mcp_tasks_client import TaskRef
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     CredentialRefusedError,
@@ -20,7 +21,6 @@ from mcp_tasks_client.errors import (
     SessionError,
 )
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.http import body, replies, subscription
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.subscription import DeclinedError, Subscription, keep_subscribed

@@ -10,10 +10,10 @@ import anyio
 import mcp_types
 import pytest
 
+from mcp_tasks_client import ToolCall
 from mcp_tasks_client.errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions import tool_catalogue
-from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError

@@ -26,13 +26,13 @@ from mcp_tasks_client import (
     RemoteProtocolError,
     SqliteJournal,
     StdioServer,
+    SystemClock,
     TaskCancelledError,
     TaskNotFoundError,
     TasksClient,
     ToolCall,
     WaitTimeoutError,
 )
-from mcp_tasks_client.aio.clock import SystemClock
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.questions.callbacks import Callbacks

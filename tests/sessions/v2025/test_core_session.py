@@ -11,7 +11,16 @@ import httpx
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, TasksClient, TasksHttpTransport
+from mcp_tasks_client import (
+    Environment,
+    MemoryJournal,
+    Session,
+    Snapshot,
+    TaskRef,
+    TasksClient,
+    TasksHttpTransport,
+    ToolCall,
+)
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -22,7 +31,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created, Returned
 from mcp_tasks_client.questions.callbacks import Callbacks
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import INVALID_PARAMS
 from mcp_tasks_client.sessions.v2025.session_data import OpenQuestion, SessionData
 from mcp_tasks_client.testing.clock import ManualClock
 from tests._observed import Observed

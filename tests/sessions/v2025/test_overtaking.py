@@ -19,11 +19,10 @@ import pytest
 from anyio.abc import TaskGroup
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, TasksClient, TasksHttpTransport
+from mcp_tasks_client import MemoryJournal, TaskRef, TasksClient, TasksHttpTransport, ToolCall
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created, Returned
 from mcp_tasks_client.questions.callbacks import Callbacks
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.v2025 import connection
 from mcp_tasks_client.testing.clock import ManualClock
 from tests._observed import Observed

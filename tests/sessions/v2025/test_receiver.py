@@ -11,11 +11,12 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from mcp_tasks_client import InputContext
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.policy import ReceivePolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
-from mcp_tasks_client.questions.callbacks import InputContext, Inputs, NoAnswerError
+from mcp_tasks_client.questions.callbacks import Inputs, NoAnswerError
 from mcp_tasks_client.sessions.v2025.receiver import Receiver
 from mcp_tasks_client.testing.clock import ManualClock
 from tests._requirements import requirement
