@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 LOOPS: Final = {"asyncio", "trio"}
 
 JOURNALS: Final = "journal/test_contract.py"
-SESSIONS: Final = "sessions/test_contract.py"
+SESSIONS: Final = "sessions/test_session_contract.py"
 WAYS_IN: Final = "crossings/test_doors.py"
 CROSSINGS: Final = "crossings/test_crossings.py::test_what_happens_to_one_call_costs_nobody_a_result"
 

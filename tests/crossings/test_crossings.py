@@ -27,7 +27,7 @@ SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
         )
     )
 }
-"""Defects that show by chance, or in some of these cells. These wait until a limit, so the long run has them."""
+"""Defects that show by chance, or in some of these cells. They wait for a limit, so the long run has them."""
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_the_fields_of_every_document_are_those_of_the_guide(docs_server: str, t
         "an error",
         "`login`",  # tests/cli/test_login.py
         "`logout`",  # likewise
-        "`ls --watch`",  # tests/cli/test_watching.py
+        "`ls --watch`",  # tests/cli/test_ls_watch.py
         "`tools`",  # the server's own
     }
 

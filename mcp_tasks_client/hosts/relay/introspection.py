@@ -18,6 +18,6 @@ def denies_session(error: RpcError) -> bool:
     """Whether an error says that there is no such MCP session.
 
     Reads the message that the SDK's transport makes of HTTP 404, and the one of the official servers. Without
-    them the end of a session counts as an error of the request. ``test_hosts.py`` fails first.
+    them the end of a session counts as an error of the request. ``test_core_hosts.py`` fails first.
     """
     return error.data is None and error.message in _DENIALS

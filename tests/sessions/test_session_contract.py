@@ -425,9 +425,7 @@ async def test_what_a_server_tells_unasked_is_delivered_else_running_returns(
 ) -> None:
     async with opened("ask_name") as session:
         ref = await create(session, "ask_name", observed)
-        if not way.startswith(
-            "core"
-        ):  # here the servers tell nothing; see test_subscription, test_notifications
+        if not way.startswith("core"):  # here the servers tell nothing; see test_subscription, test_listening
             await session.run(observed)
             assert observed.delivered == []
         else:  # a question comes on the stream that a poll has opened
