@@ -421,13 +421,11 @@ class TaskTracker:
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
         """Cancel a ``tasks/result`` without a reader, unless a question is open on it."""
-        request_id = task.abandoned
-        if request_id is None or task.silenced or task.questions:
+        if task.abandoned is None or task.silenced or task.questions:
             return
+        request_id, task.abandoned = task.abandoned, None
         with suppress(SessionError):
             await self._cancel_request(task, request_id)
-        if task.abandoned == request_id:
-            task.abandoned = None
 
     def _drop_result(self, task: TrackedTask) -> None:
         """Stop reading without a word to the server, which knows that the task or the session is over."""

@@ -659,6 +659,26 @@ async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answe
     assert {one.session_id for one in wire.arrived} == {"s7"}, "no session is begun to go on with a task"
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("answered", ["before", "after"])
+async def test_a_result_whose_stream_has_broken_is_cancelled_after_the_answer(
+    wire: OlderServer, answered: str
+) -> None:
+    """mcp 1.30 would send the next question to the stream that nobody reads."""
+    async with asking(wire, clock=ManualClock()) as (session, observed, stream, snapshot):
+        if answered == "after":
+            stream.end()
+            await stream.closed_by_client.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert not wire.of("notifications/cancelled"), "mcpkit would abort the question"
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        if answered == "before":
+            stream.end()
+        (cancelled,) = await wire.wait_for("notifications/cancelled")
+    assert cancelled.params == {"requestId": stream.request_id}
+
+
+@requirement("law:3")
 async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: OlderServer) -> None:
     left = SessionData(owner=ANOTHERS, session_id="s7", open=(OpenQuestion("k.0", "q", {"method": "m"}),))
     async with wire.session(Observed()) as session:
@@ -846,7 +866,37 @@ async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_
         assert (caught.value.http_status, caught.value.retryable) == (503, True)
 
 
-@requirement("2025:lost-session")
+@requirement("2025:lost-session", "law:3")
+async def test_an_answer_that_goes_out_in_a_session_that_is_denied_is_not_refused(wire: OlderServer) -> None:
+    """The session may be there again: one of several replicas has denied it."""
+    async with asking(wire) as (session, observed, _, snapshot):
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(SessionError) as caught:
+            await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        assert caught.value.retryable
+        wire.gone.clear()
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+
+
+@requirement("2025:lost-session", "law:3")
+async def test_a_client_that_closes_cancels_its_result_in_a_session_that_was_denied_and_is_there_again(
+    wire: OlderServer,
+) -> None:
+    def reply(arrived: Arrived) -> Any:
+        known = arrived.session_id == "s1"
+        return wire.task if known else refusal(-32602, "Task not found", 200, arrived.message["id"])
+
+    wire.replies["tasks/get"] = reply
+    async with asking(wire) as (session, observed, stream, snapshot):
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(SessionError):
+            await session.get(observed.kept[TASK])
+        wire.gone.clear()
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+    assert [one.params["requestId"] for one in wire.of("notifications/cancelled")] == [stream.request_id]
+
+
+@requirement("2025:lost-session", "law:7")
 async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(
     wire: OlderServer,
 ) -> None:
