@@ -12,8 +12,8 @@ kept with each task (``session_data``), and another process goes on in that MCP 
 - the questions of a task in ``input_required``, from requests that the server sends on the stream of an open
   ``tasks/result``, or on the GET stream. See :mod:`.task_tracker`.
 
-An answer is the reply to such a request. When the server acknowledges it, the task need not have used it
-yet. So the answer is sent once more if the task still waits two snapshots later.
+An answer is the reply to such a request. The server may acknowledge it, and the task may not use it. So the
+answer is sent once more if the task still waits two snapshots later.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def session_over(
 
     Args:
         http: Its channel, limits and ``tell`` are used. The channel is left open.
-        inputs: Answers what the server asks outside of its tasks.
+        inputs: Answers the questions of the server that belong to none of its tasks.
         receive: Limits of the tasks that the server has the client run; ``None`` is the defaults.
         task_preference: Whether to ask for tasks.
         task_ttl_s: Seconds for which the server is asked to keep a task.
@@ -171,7 +171,7 @@ class CoreTasksSession(Session):
     """A server of 2025-11-25.
 
     ``connect`` makes a connection: of the MCP session with an ID, or of a new one. ``inputs`` answers the
-    questions outside of the server's tasks. ``tell`` is told of the server's notifications.
+    questions that belong to none of the server's tasks. ``tell`` is told of the server's notifications.
     """
 
     def __init__(
@@ -252,13 +252,12 @@ class CoreTasksSession(Session):
             except SessionError as error:
                 if not (connection.lost and error.not_executed):
                     raise
-            self._receiver.forget_session(connection.name)
-            connection = await self._sessions.begin(call.context)
+            connection = await self._begin_instead_of(connection, call.context)
             await self._wait_for_stream(connection)
             return await self._send_call(connection, params, call.context)
 
     async def _wait_for_stream(self, connection: Connection) -> None:
-        """Return when the server can be heard: what it asks before, it asks nobody."""
+        """Return when the server can be heard. A question that it sends before that is lost."""
         listening = connection.listening
         self._tracker.listen_to(connection)
         await self._clock.wait(listening, _LISTENING_S)
@@ -327,8 +326,8 @@ class CoreTasksSession(Session):
         """Answer requests of the server's for a task.
 
         Returns:
-            Its ``session_data``, by which another client does not take the next question that reads the same
-            for one of these.
+            The task's ``session_data``, by which another client tells these questions from later ones of the
+            same text.
 
         Raises:
             SessionError: Not all answers were acknowledged. ``retryable`` if the server does not ask now.
@@ -393,7 +392,7 @@ class CoreTasksSession(Session):
         }
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Hear what the server sends on its own account, and deliver what it tells of tasks."""
+        """Keep the streams open on which the server speaks, and deliver the snapshots that come of it."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._receiver.run, partial(self._notify, observed))
             await self._tracker.run(observed)
@@ -421,8 +420,7 @@ class CoreTasksSession(Session):
             if not own.lost:
                 raise
             denied = error
-        self._receiver.forget_session(own.name)
-        current = await self._sessions.begin(task.context)
+        current = await self._begin_instead_of(own, task.context)
         try:
             raw = await self._send(current, method, task)
         except SessionError as error:
@@ -496,8 +494,13 @@ class CoreTasksSession(Session):
 
     # ── MCP sessions ──────────────────────────────────────────────────────────────────────────
 
+    async def _begin_instead_of(self, denied: Connection, context: object) -> Connection:
+        """The MCP session that goes on in place of one that the server has denied."""
+        self._receiver.forget_session(denied.name)
+        return await self._sessions.begin(context)
+
     def _begun(self) -> None:
-        self._catalogue.forget_tools()  # the last session's may not be this one's
+        self._catalogue.forget_tools()  # the tools of the last session may not be those of this one
         self._tracker.changed.set()
 
     async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:

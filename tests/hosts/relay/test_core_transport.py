@@ -703,6 +703,19 @@ async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_t
     assert server.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
 
 
+@requirement("law:2", "2025:lost-session")
+async def test_a_keyed_call_that_is_denied_with_its_session_was_not_made(server: OlderServer) -> None:
+    params = {"name": "slow", "arguments": {}, "_meta": {"mcp-tasks-client/idempotency-key": "order-42"}}
+    make = server.replies["tools/call"]
+    server.replies["tools/call"] = lambda arrived: RpcError(-32600, "Session terminated", None)
+    async with connected(server) as session:
+        refused = await session.ask("tools/call", params)
+        assert "has not read tools/call" in refused.message
+        server.replies["tools/call"] = make
+        server.task["status"] = "completed"
+        assert await session.ask("tools/call", params) == RESULT
+
+
 @pytest.mark.parametrize("code", [32600, -32600], ids=["of mcp 1.x", "of mcp 2.x"])
 @pytest.mark.parametrize("denied", [1, 2])
 async def test_a_session_has_ended_once_it_is_denied_to_two_polls_in_a_row(
