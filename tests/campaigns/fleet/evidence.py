@@ -6,11 +6,14 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ..torture.evidence import Line, Request
 
-__all__ = ["Disturbance", "Evidence"]
+__all__ = ["EVIDENCE", "Disturbance", "Evidence"]
+
+EVIDENCE: Final = "evidence.json"
+"""The file that a campaign leaves in its folder."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +68,9 @@ class Evidence:
 
     unfinished: int = 0
     """How many records were not delivered in the end."""
+
+    on_one_machine: bool = False
+    """Whether replicas share a file, and see one another. Nothing keeps them from their journal then."""
 
     def save(self, path: Path) -> None:
         """Write it down, to be judged again."""

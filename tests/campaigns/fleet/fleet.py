@@ -18,6 +18,7 @@ from tests.postgres import PostgresServer
 
 from ..answering import answering
 from ..lives import LIMIT_S, Lives
+from .dropped_in import Through
 from .evidence import Disturbance
 from .host import Place
 from .ways import Way, Ways
@@ -29,9 +30,6 @@ TWIN: Final = "twin:0242ac110002"
 """The host, and its network card, of replicas that only their boot ID tells apart: the first container of
 each machine, or a machine that was cloned."""
 
-FROM_OUTSIDE: Final = 0.3
-"""The share of questions that are answered from outside, should no person be faster."""
-
 OUTAGE_S: Final = 30.0
 CLOSING_S: Final = 10.0
 STEP_S: Final = 0.05
@@ -42,10 +40,10 @@ class Fleet(Lives):
 
     Args:
         url: The server of their calls.
-        database: Where their journal is.
-        ways: Lead there.
+        shared: Where their journal is: a file, or a database.
         folder: For logs.
         lease_s: The length of their leases.
+        ways: Lead to the database. Each replica is on a host of its own then.
         has_twins: Every other replica is a twin; see :data:`TWIN`.
 
     Attributes:
@@ -58,15 +56,16 @@ class Fleet(Lives):
     def __init__(
         self,
         url: str,
-        database: PostgresServer,
-        ways: Ways,
+        shared: Path | PostgresServer,
         folder: Path,
         *,
         lease_s: float,
-        has_twins: bool,
+        ways: Ways | None = None,
+        has_twins: bool = False,
     ) -> None:
         super().__init__(folder)
-        self.url, self.database, self.lease_s = url, database, lease_s
+        self.url, self.lease_s = url, lease_s
+        self._shared = shared
         self.disturbances: list[Disturbance] = []
         self.twins: set[int] = set()
         self.ended_at: dict[int, float] = {}
@@ -81,6 +80,17 @@ class Fleet(Lives):
         self._of_database: Future[None] | None = None
 
     @property
+    def database(self) -> PostgresServer:
+        """The database that they share."""
+        assert isinstance(self._shared, PostgresServer)
+        return self._shared
+
+    @property
+    def journal(self) -> str:
+        """The file, or what connects to the database."""
+        return str(self._shared) if isinstance(self._shared, Path) else self._shared.dsn
+
+    @property
     def replicas(self) -> list[int]:
         """Those that run, disturbed or not."""
         with self._lock:
@@ -88,34 +98,38 @@ class Fleet(Lives):
 
     # ── replicas ──────────────────────────────────────────────────────────────────────────────
 
-    def replica(self, limit: int) -> int:
+    def replica(self, limit: int | None, through: Through = "client") -> int:
         """Begin one more, which sees to so many calls at once."""
         with self._lock:
             life, log = self.next_life()
-            is_twin = self._has_twins and life % 2 == 0
-            place = Place(
-                life=life,
-                host=TWIN if is_twin else f"host-{life}:{life:012x}",
-                boot=f"boot-{life}",
-                lease_s=self.lease_s,
-                # Of every third one it is shorter than the lease.
-                outage_s=OUTAGE_S if life % 3 else self.lease_s / 2,
-                limit=limit,
-            )
-            if is_twin:
-                self.twins.add(life)
-            self.way[life] = self._ways.new()
-            return self.begin(
-                ["-m", f"{__package__}.host", place.as_json(), self.url, self.way[life].dsn, log]
-            )
+            if self._ways is None:
+                place = Place(life=life, lease_s=self.lease_s, limit=limit, through=through)
+                journal = self.journal
+            else:
+                place = self._place_elsewhere(life, limit)
+                self.way[life] = self._ways.new()
+                journal = self.way[life].dsn
+            return self.begin(["-m", f"{__package__}.host", place.as_json(), self.url, journal, log])
 
-    def answer(self) -> int:
-        """Begin a process that answers a share of the questions from outside, as late as persons may."""
+    def _place_elsewhere(self, life: int, limit: int | None) -> Place:
+        is_twin = self._has_twins and life % 2 == 0
+        if is_twin:
+            self.twins.add(life)
+        return Place(
+            life=life,
+            host=TWIN if is_twin else f"host-{life}:{life:012x}",
+            boot=f"boot-{life}",
+            lease_s=self.lease_s,
+            # Of every third one it is shorter than the lease.
+            outage_s=OUTAGE_S if life % 3 else self.lease_s / 2,
+            limit=limit,
+        )
+
+    def answer(self, share: float = 1.0, longest_s: float = 0.0) -> int:
+        """Begin a process that answers a share of the questions from outside, at once or within seconds."""
         with self._lock:
             life, log = self.next_life()
-            patience_s = 0.0, 2 * self.lease_s
-            command = answering(self.database.dsn, log, life, share=FROM_OUTSIDE, patience_s=patience_s)
-            return self.begin(command)
+            return self.begin(answering(self.journal, log, life, share=share, patience_s=(0.0, longest_s)))
 
     def kill(self, life: int) -> None:
         with self._lock:

@@ -1,8 +1,9 @@
-"""A replica, on a host of its own as far as others can tell: it adopts calls, and answers what they ask.
+"""A replica: it adopts calls, sees them through, and answers what they ask, or leaves that to others.
 
-``python -m tests.campaigns.fleet.host PLACE URL DSN LOG``, where ``PLACE`` is a :class:`Place` in JSON. It
-prints ``ready``, writes down what it gets to know, and hands over what it has at SIGTERM, upon which it ends.
-At SIGUSR1 it suspends itself inside its next look for calls, if that comes within the time of a lease.
+``python -m tests.campaigns.fleet.host PLACE URL JOURNAL LOG``, where ``PLACE`` is a :class:`Place` in JSON,
+and ``JOURNAL`` a database (``host=…``) or a file. It prints ``ready``, writes down what it gets to know, and
+hands over what it has at SIGTERM, upon which it ends. At SIGUSR1 it suspends itself inside its next look for
+calls in a database, if that comes within the time of a lease.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import random
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +24,12 @@ import anyio
 import httpx
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import Environment, PostgresJournal, TasksClient
+from mcp_tasks_client import Environment, Journal, PostgresJournal, TasksClient
 from mcp_tasks_client.engine.process import Process
 
 from ..adopting import adopt_all
 from ..torture.evidence import LIFE_HEADER, SENT_HEADER, Log
+from .dropped_in import Through, opened
 
 __all__ = ["Place", "http_client"]
 
@@ -45,19 +49,21 @@ class Place:
 
     Attributes:
         life: Its number.
-        host: The name of its host, and the number of its network card.
-        boot: Tells this start of the host from all others.
         lease_s: The length of its lease.
+        limit: How many calls it sees to at once; ``None`` is all.
+        host: The name of its host, and the number of its network card; empty if it is on this machine.
+        boot: Tells this start of the host from all others.
         outage_s: For how long its works wait for the database.
-        limit: How many calls it sees to at once.
+        through: By which way in it sees to them; a client by URL, or one over a host's own client.
     """
 
     life: int
-    host: str
-    boot: str
     lease_s: float
-    outage_s: float
-    limit: int
+    limit: int | None
+    host: str = ""
+    boot: str = ""
+    outage_s: float = 0.0
+    through: Through = "client"
 
     def as_json(self) -> str:
         """For the command line."""
@@ -66,6 +72,8 @@ class Place:
     @property
     def environment(self) -> Environment:
         """What a client gets to know of it."""
+        if not self.host:
+            return Environment(lease_s=self.lease_s)
         process = replace(Process.current(), host=self.host, boot=self.boot)
         return Environment(process=process, lease_s=self.lease_s)
 
@@ -122,7 +130,27 @@ def http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(verify=False, trust_env=False, event_hooks={"request": [stamp]})
 
 
-async def main(place: Place, url: str, dsn: str, path: str) -> None:
+@asynccontextmanager
+async def client_of(
+    place: Place, url: str, journal: Journal | str, elicitation: Any
+) -> AsyncIterator[TasksClient]:
+    """The client of a replica."""
+    options: dict[str, Any] = {"journal": journal, "environment": place.environment}
+    if place.through == "client":
+        http, headers = http_client(), {LIFE_HEADER: str(place.life)}
+        client = TasksClient(url, http_client=http, headers=headers, elicitation=elicitation, **options)
+        async with http, client:
+            yield client
+    else:
+        assert isinstance(journal, str)
+        async with (
+            opened(place.through, url, journal, place.life, place.environment) as session,
+            TasksClient(session, endpoint=url, elicitation="later", **options) as client,
+        ):
+            yield client
+
+
+async def main(place: Place, url: str, journal: str, path: str) -> None:
     log = Log(Path(path))
 
     async def answer(context: Any, params: Any) -> ElicitResult:
@@ -138,24 +166,18 @@ async def main(place: Place, url: str, dsn: str, path: str) -> None:
         log.write("answered", text=text, **about)
         return ElicitResult(action="accept", content={"name": text})
 
-    journal = Interruptible(dsn, place, log)
-    http = http_client()
-    client = TasksClient(
-        url,
-        journal=journal,
-        elicitation=answer,
-        http_client=http,
-        headers={LIFE_HEADER: str(place.life)},
-        environment=place.environment,
-    )
+    database = Interruptible(journal, place, log) if place.host else None
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1) as told:
-        async with http, client, anyio.create_task_group() as tasks:
+        async with (
+            client_of(place, url, database or journal, answer if place.host else "later") as client,
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(adopt_all, client, log, place.limit)
             async for number in told:
-                if number == signal.SIGTERM:
+                if number == signal.SIGTERM or database is None:
                     tasks.cancel_scope.cancel()
                     break
-                journal.suspend_in_next_look()
+                database.suspend_in_next_look()
 
 
 def _thinks_s(question: str, lease_s: float) -> float:

@@ -21,15 +21,13 @@ from ..lives import LIMIT_S
 from ..outcome import Campaign
 from ..torture.run import servers
 from .disturbances import EACH_ROUND, OF_A_REPLICA, OF_THE_DATABASE, TWINS
-from .evidence import Evidence
+from .evidence import EVIDENCE, Evidence
 from .fleet import REPLICAS, Fleet
 from .host import Place, http_client
 from .verdict import judge
 from .ways import Ways
 
-__all__ = ["EVIDENCE", "run"]
-
-EVIDENCE: Final = "evidence.json"
+__all__ = ["run"]
 
 WORK_S: Final = 0.3
 WORKS_LONG: Final = 0.3
@@ -47,6 +45,9 @@ CALM_LIMIT: Final = 25
 LONGEST: Final = 10
 """Leases within which each task ends: it works twice for two of them, a person thinks for two, and what they
 have done may be lost."""
+
+FROM_OUTSIDE: Final = 0.3
+"""The share of questions that are answered from outside, should no person be faster."""
 
 KILLED_FIRST: Final = 3
 """So many replicas are killed before anything else is done, to see how soon their calls are taken over."""
@@ -85,7 +86,7 @@ def run(
         server = stack.enter_context(servers(seed, folder))
         ways = stack.enter_context(Ways(database.data / ".s.PGSQL.5432"))
         url, has_twins = server.endpoint("scripted"), TWINS not in without
-        fleet = Fleet(url, database, ways, folder, lease_s=lease_s, has_twins=has_twins)
+        fleet = Fleet(url, database, folder, lease_s=lease_s, ways=ways, has_twins=has_twins)
         stack.callback(fleet.close)
         _disturb_all(fleet, tasks, disturbances, seed, without)
         calm_since: float | None = None
@@ -122,7 +123,8 @@ def _disturb_all(fleet: Fleet, tasks: int, disturbances: int, seed: int, without
     chance, started = random.Random(seed), 0
     plan = [] if "killed" in without else ["killed"] * KILLED_FIRST
     with ThreadPoolExecutor(1) as starter:
-        for life in [fleet.answer(), *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
+        others = fleet.answer(share=FROM_OUTSIDE, longest_s=2 * fleet.lease_s)  # as late as persons may
+        for life in [others, *(fleet.replica(LIMIT) for _ in range(REPLICAS))]:
             fleet.wait_for(life)
         for number in range(disturbances + 1):
             fleet.wait_for_deliveries(started - AT_WORK)
@@ -181,7 +183,7 @@ async def _start(fleet: Fleet, numbers: range, seed: int | None) -> None:
         http,
         TasksClient(
             fleet.url,
-            journal=PostgresJournal(fleet.database.dsn, outage_s=place.outage_s),
+            journal=PostgresJournal(fleet.journal, outage_s=place.outage_s),
             elicitation="later",
             http_client=http,
             environment=place.environment,

@@ -73,6 +73,7 @@ def judge(evidence: Evidence) -> Campaign:
         _left_alone,
         _takeovers,
         _shares,
+        _errors,
     ):
         judge_one(campaign, case)
     details = {name: number for name, number in campaign.figures.items() if name.startswith(DETAIL)}
@@ -256,6 +257,7 @@ def _answers(campaign: Campaign, case: _Case) -> None:
     for intent, given in sent.items():
         if len(given) > 1:
             campaign.breach(two, f"{intent} was answered {given}")
+    campaign.figures["answers from outside that count"] = sum(line.what == "given" for _, line in case.lines)
     for life, line in case.lines:
         counts = {"given": True, "came second": False, "came late": False}.get(line.what)
         if line.what == "shown again":
@@ -271,6 +273,8 @@ def _polls(campaign: Campaign, case: _Case) -> None:
     strays = _strays(case)
     for task_id, polls in case.polls.items():
         for before, after in pairwise(polls):
+            if before.sent_at is None or after.sent_at is None:
+                continue  # a host's own client does not say when it has sent a poll that is under way
             same = before.life == after.life
             hint_s = (before.poll_interval_ms or POLL_INTERVAL_MS) / 1000
             if _gap_s(before, after) >= hint_s - (EARLY_S if same else EARLY_S + ELSEWHERE_S):
@@ -291,9 +295,7 @@ def _polls(campaign: Campaign, case: _Case) -> None:
 
 def _gap_s(before: Request, after: Request) -> float:
     """The time between two polls. A busy server may read the first one late, but not before it was sent."""
-    sent = (before.sent_at, after.sent_at)
-    sent_s = -math.inf if None in sent else after.sent_at - before.sent_at  # type: ignore[operator]
-    return max(after.at - before.at, sent_s)
+    return max(after.at - before.at, _sent_at(after) - _sent_at(before))
 
 
 def _strays(case: _Case) -> set[int]:
@@ -403,7 +405,7 @@ def _outcomes(campaign: Campaign, case: _Case) -> None:
                 adopted[life, line.task_id] = looked.get(life, line.at), line.at
             case "delivered" if line.intent in acknowledged:
                 at, first = acknowledged[line.intent]
-                taken_at, adopted_at = adopted[life, line.task_id]
+                taken_at, adopted_at = adopted.get((life, line.task_id), (line.at, line.at))
                 was_stopped = any(one.at < adopted_at and taken_at < one.until for one in case.stops(life))
                 if taken_at <= at + WINDOW_S and at < adopted_at and not was_stopped:
                     count.in_window()
@@ -440,7 +442,8 @@ def _again(campaign: Campaign, case: _Case) -> None:
             if line.intent in had:
                 before, since, noted_by = had[line.intent]
                 had_before = what == "delivered" and any(
-                    case.disturbed(one, adopted[one, line.task_id], since) for one in (before, life)
+                    case.disturbed(one, adopted.get((one, line.task_id), line.at), since)
+                    for one in (before, life)
                 )
                 if had_before or case.disturbed(before, since, min(noted_by, line.at)):
                     again += 1
@@ -450,6 +453,17 @@ def _again(campaign: Campaign, case: _Case) -> None:
             done_at = answered_at.get((life, line.question), math.inf) if what == "asked" else line.at
             had[line.intent] = life, line.at, case.noted_by(done_at, life) if done_at < math.inf else done_at
         campaign.figures[f"{name}, since an owner was disturbed before it was noted"] = again
+
+
+def _errors(campaign: Campaign, case: _Case) -> None:
+    """Nothing fails where nothing keeps anybody from the journal."""
+    if not case.evidence.on_one_machine:
+        return
+    errors = "errors that hosts were told"
+    campaign.expect_none(errors)
+    for life, line in case.lines:
+        if line.what in ("error", "lost"):
+            campaign.breach(errors, f"life {life}: {line.text}")
 
 
 # ── the fleet ─────────────────────────────────────────────────────────────────────────────────
