@@ -124,7 +124,7 @@ class HostCalls:
             if line.call is not None and line.call.record.finished:
                 await endpoint.outcomes.release(line.call)
             raise
-        return _Outcome(reply, self._engine, endpoint, begun[-1], self._unread)
+        return _Outcome(reply, self._engine, endpoint, line.begun, self._unread)
 
     async def _ask_or_refuse(
         self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
@@ -176,7 +176,7 @@ class _Outcome(MadeCall):
         if self in self._unread:
             self._unread.remove(self)
             try:
-                self._endpoint.note_delivery(self._live)
+                self._endpoint.outcomes.note_delivery(self._live)
             finally:
                 self._engine.leave_journal()
 
@@ -184,6 +184,6 @@ class _Outcome(MadeCall):
         if self in self._unread:
             self._unread.remove(self)
             try:
-                await self._endpoint.release(self._live)
+                await self._endpoint.outcomes.release(self._live)
             finally:
                 self._engine.leave_journal()

@@ -36,7 +36,7 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
-from mcp_tasks_client.bridge import serve_streams
+from mcp_tasks_client.bridge import Options, serve_streams
 from tests._forked import Program
 from tests.kit.json_rpc_client import JsonRpcClient
 from tests.kit.person import Person

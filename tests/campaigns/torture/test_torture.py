@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests._requirements import requirement
+
 from .__main__ import table
 from .evidence import Evidence, Life, Line, Request, What
 from .figures import NEVER, Figures, Verdict

@@ -24,8 +24,8 @@ from mcp_tasks_client.errors import (
     RemoteProtocolError,
     TaskFailedError,
 )
-from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
+from mcp_tasks_client.hosts.shared_options import SharedOptions
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from tests.kit.current_server import (

@@ -12,7 +12,6 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
-    Environment,
     MemoryJournal,
     Session,
     Snapshot,

@@ -24,6 +24,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.oddities import note_oddity
+from tests._requirements import requirement
 from tests._results import text
 from tests.kit.json_rpc_host import JsonRpcHost
 from tests.kit.older_server import LIMIT_S, TASK, Arrived, OlderServer, Stream, refusal
