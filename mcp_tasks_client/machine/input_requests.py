@@ -156,11 +156,7 @@ def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
 
 def _differs(question: Question, request: Any) -> bool:
     # Comparing is much cheaper than hashing. But NaN differs from itself, and an old request is not kept.
-    # An earlier version of this package has hashed the whole request.
-    return question.request != request and question.digest not in (
-        digest(_what_is_asked(request)),
-        digest(request),
-    )
+    return question.request != request and question.digest != digest(_what_is_asked(request))
 
 
 def _what_is_asked(request: Any) -> Any:

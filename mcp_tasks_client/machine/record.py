@@ -118,7 +118,7 @@ class TaskRecord:
     """The name that the client which made the call had given itself; ``None`` is everybody's."""
 
     origin: Origin | None = None
-    """The process that made the call; ``None`` in a record of version 0.1."""
+    """The process that made the call; ``None`` if that is not known."""
 
     owner: str | None = None
     """The client that drives the call, or drove it when it died; ``None`` once it was released.

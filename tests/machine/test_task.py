@@ -70,7 +70,6 @@ from mcp_tasks_client.machine.input_requests import (
     MAX_REFUSALS,
     MAX_SIZE,
     TOLD_AT_MOST,
-    find_swapped,
 )
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
@@ -90,8 +89,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.replies import read_url_requests
-from mcp_tasks_client.protocol.task import read_task
-from mcp_tasks_client.protocol.text import digest
+from mcp_tasks_client.protocol.task import Task, read_task
 
 from .._requirements import requirement
 
@@ -1304,13 +1302,6 @@ def test_a_question_is_the_same_one_whatever_its_metadata(answered: bool) -> Non
         life.acknowledged("name")
     params = {"message": "Name?", "mode": "form", "_meta": {"traceparent": "00-1"}}
     assert not only(Park, life.asked(name={**NAME, "params": params}))
-
-
-def test_a_digest_of_an_earlier_version_is_known() -> None:
-    traced = {**NAME, "params": {"message": "Name?", "_meta": {"traceparent": "00-1"}}}
-    old = Question(key="name", digest=digest(traced), stage="acknowledged")
-    assert not find_swapped((old,), {"name": traced})
-    assert find_swapped((old,), {"name": AGE}) == ("name",)
 
 
 def test_a_server_that_refuses_an_answer_for_the_second_time_has_it() -> None:

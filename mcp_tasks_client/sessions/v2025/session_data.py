@@ -77,15 +77,8 @@ class SessionData:
     @staticmethod
     def read(text: str | None) -> SessionData:
         """The data in a text; empty data if the text is none that :meth:`write` has made."""
-        raw = _object(text)
-        if "retrieval" in raw or "asked" in raw:  # version 0.1
-            raw = {
-                "session_id": raw.get("session_id"),
-                "result_id": raw.get("retrieval"),
-                "progress_token": raw.get("progress"),
-            }
         try:
-            return _DATA.validate_python(raw)
+            return _DATA.validate_python(_object(text))
         except ValidationError:
             return SessionData()
 
@@ -95,7 +88,7 @@ _DATA: Final = TypeAdapter(SessionData)
 
 def is_foreign(text: str | None) -> bool:
     """Whether a ``session_data`` is of another version, which gave a ``requestState`` of the server's."""
-    return text is not None and not text.startswith(OTHER_VERSION) and "session_id" not in _object(text)
+    return text is not None and not text.startswith(OTHER_VERSION)
 
 
 def _object(text: str | None) -> JSONObject:

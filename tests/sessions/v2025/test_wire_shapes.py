@@ -142,11 +142,6 @@ def test_what_the_journal_keeps_is_read_as_it_was_written() -> None:
     assert "s1" not in repr(data)
 
 
-def test_the_text_of_version_0_1_names_the_session_and_the_open_request() -> None:
-    memo = '{"session_id": "s1", "retrieval": "r", "asked": {"k": [1]}, "answered": ["k"], "progress": 7}'
-    assert SessionData.read(memo) == SessionData(session_id="s1", result_id="r", progress_token=7)
-
-
 @pytest.mark.parametrize(
     "text",
     [
