@@ -7,8 +7,7 @@ progress, or may be asked itself, the reply is an event stream, which is read wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,13 +21,13 @@ from ...engine.engine import Engine
 from ...engine.outcome import as_rpc_error
 from ...engine.progress import Progress
 from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionError
-from ...protocol import RequestId
-from ...protocol.replies import RpcError
+from ...protocol import JSONObject, RequestId
+from ...protocol.replies import Reply, RpcError, read_rpc_error
 from ...sessions.http.transport_httpx import class_in
 from ..host_call import HostCall, as_event, encode_reply, questions_for
 from ..host_calls import HostCalls, MadeCall, refuse
 from .own_requests import HostRequest
-from .reply_stream import ReplyStream, StreamedQuestions
+from .reply_stream import ReplyStream, is_own_request
 from .servers import Server, Servers
 
 __all__ = ["HttpCalls"]
@@ -58,7 +57,6 @@ class HttpCalls(Working):
     """The calls of the hosts of one HTTP client. The servers are closed with them.
 
     Attributes:
-        questions: Those that are before hosts whose sessions are older than 2026-07-28.
         tasks: In which the calls are driven.
         closed: Whether further calls are refused.
         body_class: :class:`_Body`, as a class of the host's library.
@@ -69,7 +67,6 @@ class HttpCalls(Working):
         self.servers = servers
         self.clock = engine.environment.clock
         self.host_calls = HostCalls(engine)
-        self.questions = StreamedQuestions()
         self.closed = False
         self.tasks = engine.tasks
         self.body_class: type[_Body] = class_in(library, "AsyncByteStream", _Body)
@@ -108,6 +105,19 @@ class HttpCalls(Working):
         if len(calls) == 1:
             calls[0].scope.cancel()
         return bool(calls)
+
+    def take_reply(self, message: JSONObject) -> bool:
+        """Take a message of a host's, if it is the reply to a question of ours. A late one goes nowhere."""
+        request_id = message.get("id")
+        if "method" in message or not is_own_request(request_id):
+            return False
+        result = message.get("result")
+        reply = result if isinstance(result, dict) else read_rpc_error(message.get("error"))
+        for calls in self._under_way.values():
+            for call in calls:
+                if call.take_reply(request_id, reply):
+                    return True
+        return True
 
     def awaits_caller(self) -> bool:
         """Whether closing would wait for the caller."""
@@ -191,7 +201,7 @@ class _HttpCall:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
         self.stream = stream = ReplyStream(self._make, self._calls.clock)
         if asks:
-            self._host.ask = partial(self._calls.questions.ask, stream)
+            self._host.ask = stream.ask
         try:
             await stream.start()
         except BaseException:
@@ -222,6 +232,10 @@ class _HttpCall:
             headers["www-authenticate"] = end.challenge
         status = 200 if self._calls_again(end) else end.status
         return library.Response(status, headers=headers, stream=self._calls.body_class(self, content))
+
+    def take_reply(self, request_id: object, reply: Reply) -> bool:
+        """Take the host's reply to a question. Returns whether this call has asked it."""
+        return self._stream is not None and self._stream.take_reply(request_id, reply)
 
     # ── making the call ───────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import anyio
@@ -19,10 +19,11 @@ from ...aio.clock import Clock
 from ...aio.own_task import spawn
 from ...aio.signal import Signal, make_signal
 from ...protocol import JSONObject
-from ...protocol.replies import Reply, RpcError, read_rpc_error
+from ...protocol.replies import Reply, RpcError
+from ...sessions.awaited import Awaited
 from ..host_call import as_event, encode_message
 
-__all__ = ["ReplyStream", "StreamedQuestions"]
+__all__ = ["ReplyStream", "is_own_request"]
 
 _COMMENT_S: Final = 5.0
 """Seconds of silence after which a comment is sent, so that no time-out of silence fires."""
@@ -36,8 +37,13 @@ _MOST_UNREAD: Final = 1000
 """Messages that wait to be read, at most, but for questions. Progress beyond that is not told."""
 
 
+def is_own_request(request_id: object) -> bool:
+    """True if the ID is that of a request of ours to a host."""
+    return isinstance(request_id, str) and request_id.startswith(_OURS)
+
+
 class ReplyStream:
-    """The events of one reply.
+    """The events of one reply, among them requests to the host, as before 2026-07-28.
 
     ``work`` makes the call, and never raises but when it is cancelled natively. The clock times comments.
     """
@@ -48,7 +54,7 @@ class ReplyStream:
         self._unread: deque[bytes] = deque()
         self._changed: Signal = anyio.Event()
         self._over = anyio.Event()
-        self._asked: list[anyio.Event] = []
+        self._asked = Awaited()
         self._task: object = None  # an event loop holds its tasks weakly
 
     @property
@@ -61,20 +67,35 @@ class ReplyStream:
         """Whether there is anything to read."""
         return bool(self._unread)
 
-    async def answered(self, came: anyio.Event) -> None:
-        """Return when an answer of the host's has come, or none can come any more."""
-        self._asked.append(came)
-        try:
-            if not self.over:
-                await came.wait()
-        finally:
-            self._asked.remove(came)
-
     def send(self, message: JSONObject) -> None:
         """Give the host a message."""
         if len(self._unread) < _MOST_UNREAD or "id" in message:
             self._unread.append(as_event(encode_message(message)))
             self._changed.set()
+
+    async def ask(self, request: JSONObject) -> Reply:
+        """The host's reply to a request of the server's."""
+        request_id = f"{_OURS}{uuid4().hex}"
+        message: JSONObject = {"jsonrpc": "2.0", "id": request_id, "method": request.get("method")}
+        if "params" in request:
+            message["params"] = request["params"]
+
+        async def send() -> None:
+            self.send(message)
+
+        reply = None
+        try:
+            if not self.over:
+                reply = await self._asked.ask(request_id, send, None)
+        except anyio.get_cancelled_exc_class():  # somebody else has answered, or another process may ask
+            params = {"requestId": request_id, "reason": "The question needs no answer here any more."}
+            self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+            raise
+        return RpcError(INTERNAL_ERROR, "the host's request has ended", None) if reply is None else reply
+
+    def take_reply(self, request_id: object, reply: Reply) -> bool:
+        """Take the host's reply to :meth:`ask`. Returns whether it was asked on this stream."""
+        return self._asked.take(request_id, reply)
 
     # ── the task of the call ──────────────────────────────────────────────────────────────────
 
@@ -99,8 +120,7 @@ class ReplyStream:
     def _end(self) -> None:
         self._over.set()
         self._changed.set()
-        for came in self._asked:
-            came.set()
+        self._asked.end()
 
     # ── the reading ───────────────────────────────────────────────────────────────────────────
 
@@ -115,41 +135,3 @@ class ReplyStream:
     async def _wait_for_change(self, limit_s: float | None) -> None:
         self._changed = make_signal()
         await self._clock.wait(self._changed, limit_s)
-
-
-class StreamedQuestions:
-    """The server's questions, put to hosts by requests on the streams of replies, as before 2026-07-28."""
-
-    def __init__(self) -> None:
-        self._asked: dict[str, tuple[anyio.Event, list[Reply]]] = {}
-
-    async def ask(self, stream: ReplyStream, request: JSONObject) -> Reply:
-        """The host's reply to a request."""
-        request_id = f"{_OURS}{uuid4().hex}"
-        came, answer = self._asked[request_id] = anyio.Event(), list[Reply]()
-        message: JSONObject = {"jsonrpc": "2.0", "id": request_id, "method": request.get("method")}
-        if "params" in request:
-            message["params"] = request["params"]
-        try:
-            stream.send(message)
-            await stream.answered(came)
-        except anyio.get_cancelled_exc_class():  # somebody else has answered, or another process may ask
-            params = {"requestId": request_id, "reason": "The question needs no answer here any more."}
-            stream.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
-            raise
-        finally:
-            del self._asked[request_id]
-        return answer[0] if answer else RpcError(INTERNAL_ERROR, "the host's request has ended", None)
-
-    def take(self, message: JSONObject) -> bool:
-        """Take a message of the host's, if it is a reply to one of our requests. A late one goes nowhere."""
-        request_id: Any = message.get("id")
-        if "method" in message or not (isinstance(request_id, str) and request_id.startswith(_OURS)):
-            return False
-        if request_id not in self._asked:
-            return True
-        came, answer = self._asked[request_id]
-        result = message.get("result")
-        answer.append(result if isinstance(result, dict) else read_rpc_error(message.get("error")))
-        came.set()
-        return True

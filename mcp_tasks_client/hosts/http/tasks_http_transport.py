@@ -186,7 +186,7 @@ class TasksHttpTransport(_AnyTransport):
                     if self._calls.abandon(host, id_in(message.get("params"), "requestId")):
                         return self._library.Response(202)
                 case None:
-                    if self._calls.questions.take(message):
+                    if self._calls.take_reply(message):
                         return self._library.Response(202)
         elif content:
             refused = refuse_unread(content, request.headers.get("accept", ""), is_json=is_json)

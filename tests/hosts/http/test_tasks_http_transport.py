@@ -27,7 +27,7 @@ from mcp_tasks_client import (
     TasksHttpTransport,
 )
 from mcp_tasks_client.errors import JournalLockedError
-from mcp_tasks_client.hosts.http.reply_stream import ReplyStream, StreamedQuestions
+from mcp_tasks_client.hosts.http.reply_stream import ReplyStream
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.testing import (
@@ -783,10 +783,10 @@ def test_options_that_make_no_sense_are_refused() -> None:
 @pytest.mark.parametrize("ends", ["before", "while it waits"])
 async def test_a_question_to_a_host_whose_request_is_over_has_no_answer(ends: str) -> None:
     over = anyio.Event()
-    stream, questions, replies = ReplyStream(over.wait, SystemClock()), StreamedQuestions(), list[Any]()
+    stream, replies = ReplyStream(over.wait, SystemClock()), list[Any]()
 
     async def ask() -> None:
-        replies.append(await questions.ask(stream, {"method": "roots/list"}))
+        replies.append(await stream.ask({"method": "roots/list"}))
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
