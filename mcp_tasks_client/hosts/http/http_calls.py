@@ -7,7 +7,7 @@ progress, or may be asked itself, the reply is an event stream, which is read wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final
 

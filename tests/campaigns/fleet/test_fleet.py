@@ -11,7 +11,6 @@ from typing import Final, Literal, TypeAlias
 
 import pytest
 
-from tests._requirements import requirement
 
 from .dropped_in import Through
 from .machine import run_on_one_machine
@@ -39,7 +38,6 @@ def test_each_task_is_finished_once_whatever_happens_to_replicas_and_database(
     assert campaign.figures["tasks finished"] == 900
 
 
-@requirement("law:1", "law:2", "law:3", "law:5")
 def test_each_task_is_finished_once_with_the_one_answer_that_counts_on_one_machine(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -703,7 +703,7 @@ async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_t
     assert server.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
 
 
-@requirement("law:2", "2025:lost-session")
+@requirement("2025:lost-session")
 async def test_a_keyed_call_that_is_denied_with_its_session_was_not_made(server: OlderServer) -> None:
     params = {"name": "slow", "arguments": {}, "_meta": {"mcp-tasks-client/idempotency-key": "order-42"}}
     make = server.replies["tools/call"]

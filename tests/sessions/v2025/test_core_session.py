@@ -658,7 +658,6 @@ async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answe
     assert {one.session_id for one in wire.arrived} == {"s7"}, "no session is begun to go on with a task"
 
 
-@requirement("law:3")
 @pytest.mark.parametrize("answered", ["before", "after"])
 async def test_a_result_whose_stream_has_broken_is_cancelled_after_the_answer(
     wire: OlderServer, answered: str
@@ -677,7 +676,6 @@ async def test_a_result_whose_stream_has_broken_is_cancelled_after_the_answer(
     assert cancelled.params == {"requestId": stream.request_id}
 
 
-@requirement("law:3")
 async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: OlderServer) -> None:
     left = SessionData(owner=ANOTHERS, session_id="s7", open=(OpenQuestion("k.0", "q", {"method": "m"}),))
     async with wire.session(Observed()) as session:
@@ -865,7 +863,7 @@ async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_
         assert (caught.value.http_status, caught.value.retryable) == (503, True)
 
 
-@requirement("2025:lost-session", "law:3")
+@requirement("2025:lost-session")
 async def test_an_answer_that_goes_out_in_a_session_that_is_denied_is_not_refused(wire: OlderServer) -> None:
     """The session may be there again: one of several replicas has denied it."""
     async with asking(wire) as (session, observed, _, snapshot):
@@ -877,7 +875,7 @@ async def test_an_answer_that_goes_out_in_a_session_that_is_denied_is_not_refuse
         await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
 
 
-@requirement("2025:lost-session", "law:3")
+@requirement("2025:lost-session")
 async def test_a_client_that_closes_cancels_its_result_in_a_session_that_was_denied_and_is_there_again(
     wire: OlderServer,
 ) -> None:
@@ -895,7 +893,7 @@ async def test_a_client_that_closes_cancels_its_result_in_a_session_that_was_den
     assert [one.params["requestId"] for one in wire.of("notifications/cancelled")] == [stream.request_id]
 
 
-@requirement("2025:lost-session", "law:7")
+@requirement("2025:lost-session")
 async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(
     wire: OlderServer,
 ) -> None:
