@@ -64,7 +64,7 @@ _MOST_EXPLAINED: Final = 2_000
 _REGEX_BYTES: Final = 2**16
 """Bytes of a compiled pattern. What would be larger cannot be read."""
 
-_STEPS_TO_COMPILE_PATTERN: Final = 80_000
+_STEPS_TO_COMPILE_PATTERN: Final = 160_000
 _STEPS_TO_COMPILE_CHARACTER: Final = 700
 _STEPS_TO_MATCH: Final = 100
 _STEPS_TO_MATCH_CHARACTER: Final = 4
@@ -201,7 +201,7 @@ def _check_document(schema: JSONObject, max_steps: int) -> None:
     A nested ``$id`` changes what the references below it mean.
     """
     identifier = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
-    to_compile = 0
+    names = set[str]()
     for level in _levels(schema, max_steps // _STEPS_TO_COMPILE, "the schema"):
         for part in level:
             if not isinstance(part, dict):
@@ -212,8 +212,8 @@ def _check_document(schema: JSONObject, max_steps: int) -> None:
                 if isinstance(part.get(keyword), str):
                     raise UnusableSchemaError(f"{keyword} is not supported")
             patterns = part.get("patternProperties")
-            to_compile += sum(map(_steps_to_compile, patterns if isinstance(patterns, dict) else ()))
-    if to_compile > max_steps:
+            names.update(patterns if isinstance(patterns, dict) else ())
+    if sum(map(_steps_to_compile, names)) > max_steps:
         raise TooCostlyError("the schema has too many patternProperties, or too large ones")
 
 
