@@ -90,10 +90,6 @@ class WaysServer(ABC):
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
         """Look at what arrives, and find nothing in it that should not be there."""
 
-    @abstractmethod
-    def calls(self, way: Way) -> int:
-        """How many ``tools/call`` have arrived so far."""
-
 
 def _accepted(*keys: str) -> dict[str, Any]:
     return {key: {"action": "accept", "content": {key: KNOWN[key]}} for key in keys}
@@ -164,9 +160,6 @@ class Strict(WaysServer):
             case _:
                 return self.process.log(since)
 
-    def calls(self, way: Way) -> int:
-        return sum(entry.method == "tools/call" for entry in self.log(way))
-
     @contextmanager
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
         before = self.process.mark() if way.over_http else len(self.log(way))
@@ -220,9 +213,6 @@ class Real(WaysServer):
 
     def address(self, way: Way) -> Any:
         return self.process.url
-
-    def calls(self, way: Way) -> int:
-        return len(self.process.witness(method="tools/call"))
 
     @contextmanager
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
@@ -278,9 +268,6 @@ class Older(WaysServer):
             return self.process.url
         command, *arguments = self.command
         return StdioServerParameters(command=command, args=arguments)
-
-    def calls(self, way: Way) -> int:
-        return len(self.process.witness("tools/call"))
 
     @contextmanager
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:

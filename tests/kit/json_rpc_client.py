@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, CreateMessageRequestParams, ElicitRequestFormParams
 
-from .json_rpc_host import CURRENT, JsonRpcHost
+from .json_rpc_host import CURRENT, JsonRpcHost, OlderJsonRpcHost
 from .person import Person
 
 __all__ = ["JsonRpcClient"]
@@ -37,7 +36,7 @@ class JsonRpcClient:
     def __init__(self, http_client: Any, url: str, person: Person, version: str = CURRENT) -> None:
         self._sender = JsonRpcHost(http_client, url=url, capabilities=CAPABILITIES, version=version)
         self._person = person
-        self._has_begun = False
+        self._session: _OlderSession | None = None
 
     async def call_tool(
         self,
@@ -54,7 +53,10 @@ class JsonRpcClient:
         """
         given = {**(meta or {}), "progressToken": name}
         if self._sender.version != CURRENT:
-            return _result_of(await self._call_with_stream(name, dict(arguments), given))
+            if self._session is None:
+                self._session = _OlderSession(self._sender, self)
+                await self._session.initialize()
+            return _result_of(await self._session.call(name, dict(arguments), given))
         more: dict[str, Any] = {}
         while True:
             reply = await self._sender.call(name, dict(arguments), meta=given, **more)
@@ -64,40 +66,11 @@ class JsonRpcClient:
             if "error" in reply or reply["result"]["resultType"] == "complete":
                 return _result_of(reply)
             asked = reply["result"]["inputRequests"]
-            answers = {key: await self._answer(**request) for key, request in asked.items()}
+            answers = {key: await self.answer(**request) for key, request in asked.items()}
             more = {"inputResponses": answers, "requestState": reply["result"]["requestState"]}
 
-    async def _call_with_stream(
-        self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        sender, client = self._sender, {"name": "a host", "version": "1"}
-        if not self._has_begun:
-            params = {
-                "protocolVersion": sender.version,
-                "capabilities": {"elicitation": {}},
-                "clientInfo": client,
-            }
-            begin = {"jsonrpc": "2.0", "id": "begin", "method": "initialize", "params": params}
-            assert (await sender.post(begin)).status_code == 200
-            self._has_begun = True
-        body, replies = sender.body(name, dict(arguments), meta), list[dict[str, Any]]()
-        stream = sender.client.stream("POST", sender.url, content=json.dumps(body), headers=sender.headers)
-        async with stream as response:
-            async for line in response.aiter_lines():
-                if not line.startswith(("{", "data: {")):
-                    continue
-                message = json.loads(line.removeprefix("data: "))
-                if "method" not in message:
-                    replies.append(message)
-                elif "id" in message:
-                    answer = await self._answer(message["method"], message["params"])
-                    reply = {"jsonrpc": "2.0", "id": message["id"], "result": answer}
-                    assert (await sender.post(reply)).status_code == 202
-        (reply,) = replies
-        assert reply["id"] == body["id"]
-        return reply
-
-    async def _answer(self, method: str, params: Any = None) -> Any:
+    async def answer(self, method: str, params: Any = None) -> Any:
+        """What the person answers to a question of the server."""
         match method:
             case "elicitation/create":
                 made = await self._person.elicit(None, ElicitRequestFormParams.model_validate(params))
@@ -106,6 +79,17 @@ class JsonRpcClient:
             case _:
                 made = await self._person.roots(None)
         return made.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+class _OlderSession(OlderJsonRpcHost):
+    """A session at 2025-11-25 whose questions a client has answered."""
+
+    def __init__(self, host: JsonRpcHost, client: JsonRpcClient) -> None:
+        super().__init__(host, {})
+        self._client = client
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"result": await self._client.answer(request["method"], request.get("params"))}
 
 
 def _result_of(reply: Mapping[str, Any]) -> CallToolResult:

@@ -199,9 +199,16 @@ class OlderJsonRpcHost:
         params = {"protocolVersion": OLDER, "capabilities": self._capabilities, "clientInfo": {"name": "h"}}
         await self.host.post({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params})
 
-    async def call(self, tool: str) -> dict[str, Any]:
-        body, replies = self.host.body(tool), list[dict[str, Any]]()
-        stream = self.host.client.stream("POST", URL, content=json.dumps(body), headers=self.host.headers)
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The ``result`` or the ``error`` that a request of the server is answered with."""
+        return self._answers[request["method"]]
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any] | None = None, meta: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The JSON-RPC response."""
+        host, body, replies = self.host, self.host.body(tool, arguments, meta), list[dict[str, Any]]()
+        stream = host.client.stream("POST", host.url, content=json.dumps(body), headers=host.headers)
         async with stream as response:
             async for line in response.aiter_lines():
                 if line.startswith(("{", "data: ")):
@@ -210,7 +217,7 @@ class OlderJsonRpcHost:
                         replies.append(message)
                     elif "id" in message:
                         self.asked.append(message)
-                        reply = {"jsonrpc": "2.0", "id": message["id"], **self._answers[message["method"]]}
+                        reply = {"jsonrpc": "2.0", "id": message["id"], **await self.answer(message)}
                         assert (await self.host.post(reply)).status_code == 202
         (reply,) = replies
         assert reply["id"] == body["id"]

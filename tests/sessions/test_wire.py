@@ -466,9 +466,7 @@ async def test_a_call_is_announced_after_all_that_is_asked_first_and_before_it_l
     assert server.methods == [*asked, "tools/call"]
 
 
-@ways_and(
-    *METHODS, "server/discover", without="core"
-)  # whose channel is another's, see test_session_contract
+@ways_and(*METHODS, "server/discover", without="core")  # see test_session_contract, whose channel is another
 async def test_a_session_that_is_closed_sends_nothing_more(
     opened: Opened, server: CurrentServer, method: str
 ) -> None:
