@@ -71,10 +71,6 @@ def figures(
     return found | {name: n for name, n in campaign.figures.items() if name.endswith("in the window")}
 
 
-def test_a_life_without_disturbances_is_in_order() -> None:
-    assert figures(poll(1.0, 1), poll(1.5, 1), answer(4.0, 1), poll(4.6, 2)) == {}
-
-
 @pytest.mark.parametrize("calls", [0, 2])
 def test_a_tool_is_called_once(calls: int) -> None:
     extra = [CALL] if calls == 2 else []
@@ -108,11 +104,6 @@ def test_a_poll_keeps_its_distance_from_the_last_one_of_any_replica(life: int) -
     assert figures(poll(1.0, 1), poll(1.5, life)) == {}
     assert figures(poll(1.0, 1), poll(1.4, life)) == {EARLY: 1}
     assert figures(poll(1.0, 1), poll(1.4, life), disturbances=[done("swallowed", 0.5, 9.0, 1)]) == {EARLY: 1}
-
-
-def test_a_poll_is_not_early_for_having_been_on_its_way_for_long() -> None:
-    assert figures(poll(1.0, 1), poll(1.6, 2, sent_at=1.3)) == {}
-    assert figures(poll(1.4, 1, sent_at=1.0), poll(1.5, 2, sent_at=1.5)) == {}
 
 
 def test_a_poll_on_the_wire_as_its_process_was_stopped_is_in_the_window() -> None:

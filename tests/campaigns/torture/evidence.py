@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 __all__ = [
     "LIFE_HEADER",
@@ -203,14 +203,3 @@ class Evidence:
         from dataclasses import asdict
 
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        read = {
-            name: [Life(**life | {"lines": [Line(**line) for line in life["lines"]]}) for life in raw[name]]
-            for name in ("lives", "others")
-        }
-        requests = [Request(**request) for request in raw["requests"]]
-        return cls(**raw | read | {"requests": requests})

@@ -12,10 +12,9 @@ import pytest
 
 from tests._requirements import requirement
 
-from .__main__ import table
 from .evidence import Evidence, Life, Line, Request, What
-from .figures import NEVER, Figures, Verdict
-from .run import Through, rounds_of, torture
+from .figures import NEVER, Verdict
+from .run import Through, torture
 from .stops import STOPS
 from .verdict import judge
 
@@ -48,13 +47,6 @@ def test_no_promise_is_broken_to_hosts_that_are_killed_at_stops_and_at_random_in
         )
         # At few random instants there may be nobody between a question and its answer.
         assert not is_long or (figures.replayed and figures.reopened and figures.uncommitted)
-
-
-def test_every_kind_of_server_gets_its_share_of_the_kills() -> None:
-    for kills in (3, 25, 500):
-        rounds = rounds_of(kills)
-        assert sum(share for _, share in rounds) == kills
-        assert {scenario.endpoint for scenario, _ in rounds} == {"scripted", "fastmcp", "flaky"}
 
 
 # ── the check, on a round in which two processes are killed and nothing is broken ──
@@ -129,23 +121,6 @@ GOOD = Evidence(
         asked("tasks/get", 21.2, LAST, task_id="S", poll_interval_ms=100, made="s"),
     ],
 )
-
-
-def test_what_is_documented_is_counted_and_is_no_breach() -> None:
-    verdict = judge(GOOD)
-    assert verdict.breaches == []
-    assert verdict.figures == Figures(
-        killed=2,
-        calls=3,
-        started=3,
-        delivered=2,
-        unseen=1,
-        questions=1,
-        uncommitted=1,
-        resumed_again=1,
-        replayed=1,
-        polls=3,
-    )
 
 
 def said(life: int, *lines: Line) -> Change:
@@ -433,90 +408,3 @@ def test_the_check_notices(figure: str, change: Change) -> None:
     assert counted == {name: int(name == figure) for name in NEVER}
     (sentence,) = verdict.breaches
     assert sentence.startswith(f"made up: {figure}: ")
-
-
-@pytest.mark.parametrize(
-    ("figure", "change"),
-    [
-        (
-            "resent",
-            both(said(LAST, line(21.21, "resend", intent="k", keyed=True)), sent(call(21.22, "k"))),
-        ),
-        (
-            "calls",
-            both(
-                said(LAST, line(21.21, "begun", intent="w"), line(21.25, "lost", intent="w")),
-                sent(call(21.22, "w", answered_at=None, kind=None)),
-            ),
-        ),
-        (
-            "unknown",
-            both(
-                said(SECOND, line(12.0, "begun", intent="w", keyed=True)),
-                said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
-            ),
-        ),
-        (
-            "unknown_ran",
-            both(
-                said(SECOND, line(19.99, "begun", intent="w", keyed=True)),
-                sent(asked("tools/call", 19.995, SECOND, intent="w")),
-                said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
-            ),
-        ),
-        (
-            "reopened",
-            both(
-                said(FIRST, line(9.0, "asked", **AGE)),
-                said(SECOND, line(13.0, "asked", **AGE)),
-            ),
-        ),
-        (
-            "put_off",
-            said(SECOND, line(11.55, "put off", client=2, **AGE), line(11.5, "asked", client=2, **AGE)),
-        ),
-        ("given", answers(11.4, "k: name?", "Ada", "given")),
-        (
-            "given",
-            both(
-                answers(11.9, "k: age?", "9", "given"),
-                said(SECOND, line(11.95, "asked", committed=True, **AGE), line(11.96, "withdrawn", **AGE)),
-                AGE_SENT,
-            ),
-        ),
-        ("given_at_once", answers(11.55, "k: name?", "Grace", "came second")),
-        ("given_at_once", answers(21.55, "k: name?", "Grace", "came late")),
-        ("inherited", both(answers(10.5, "k: age?", "9", "given"), AGE_SENT)),
-        (
-            "asked_anew",
-            both(
-                ASKED_FIRST,
-                SENT_FIRST,
-                said(SECOND, line(11.9, "resend", intent="f", keyed=True)),
-                sent(asked("tools/call", 11.95, SECOND, intent="f")),
-            ),
-        ),
-    ],
-)
-def test_the_check_lets_pass_what_is_documented(figure: str, change: Change) -> None:
-    verdict = judge(change(GOOD))
-    assert verdict.breaches == []
-    assert getattr(verdict.figures, figure) == getattr(judge(GOOD).figures, figure) + 1
-
-
-def test_a_reply_that_nobody_lived_to_hear_holds_back_no_poll() -> None:
-    to_the_dead = asked("tasks/get", 9.999, FIRST, task_id="T", answered_at=11.79, poll_interval_ms=100)
-    assert judge(sent(to_the_dead)(GOOD)).breaches == []
-    to_the_living = replace(to_the_dead, life=SECOND)
-    assert judge(sent(to_the_living)(GOOD)).figures.early == 1
-
-
-def test_evidence_is_read_as_it_was_written(tmp_path: Path) -> None:
-    GOOD.save(tmp_path / "evidence.json")
-    assert Evidence.load(tmp_path / "evidence.json") == GOOD
-
-
-def test_the_table_marks_what_must_be_0() -> None:
-    rows = table(Figures(killed=1234, lost=1)).splitlines()
-    assert "| processes killed | 1,234 |" in rows
-    assert "| **tasks lost** | 1 |" in rows
