@@ -133,6 +133,16 @@ async def test_a_plain_call_is_not_waited_for(wire: OlderServer) -> None:
     assert ends == [Returned(text("plain"))]
 
 
+async def test_a_question_without_a_mark_on_the_stream_of_a_call_is_that_calls(wire: OlderServer) -> None:
+    """It is answered at once, although the call may make a task."""
+    inputs = Callbacks(elicitation=decline)
+    async with called(wire, "slow", inputs=inputs, clock=ManualClock()) as (_, call, _ends, _tasks):
+        call.event(UNMARKED)
+        await wire.wait_for("answer")
+        call.reply({"task": wire.task})
+    assert wire.answers == {"q": {"action": "decline"}}
+
+
 async def test_a_call_that_makes_no_task_in_time_is_taken_for_the_one_that_asks(wire: OlderServer) -> None:
     clock, inputs = ManualClock(), Callbacks(elicitation=decline)
     async with called(wire, "slow", inputs=inputs, clock=clock) as (_, call, _ends, _tasks):
