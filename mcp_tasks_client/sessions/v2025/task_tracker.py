@@ -364,10 +364,9 @@ class TaskTracker:
     # ── tasks/result ──────────────────────────────────────────────────────────────────────────
 
     def open_result(self, task: TrackedTask) -> None:
-        """Open ``tasks/result`` of an observed task, unless one is open or has brought the result."""
+        """Open ``tasks/result`` of an observed task, unless one is open, or was open just now."""
         held = task.silenced or self._clock.monotonic() < task.reopen_at
-        is_there = task.result is not None or task.reply is not None
-        if held or is_there or not self._is_observed(task):
+        if held or task.result is not None or not self._is_observed(task):
             return
         task.observed = True
         self.changed.set()  # from now on it matters whether the task is observed still

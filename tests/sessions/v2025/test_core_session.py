@@ -309,6 +309,19 @@ async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_t
     assert not wire.of("notifications/cancelled"), "what was answered is not open"
 
 
+@requirement("2025:result", "law:6")
+async def test_a_reply_that_comes_while_the_task_goes_on_is_not_its_result(wire: OlderServer) -> None:
+    clock = ManualClock()
+    async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        stream.reply({"_meta": {}})
+        await stream.closed_by_client.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert (await session.get(observed.kept[TASK])).task.status == "input_required"
+        wire.task = COMPLETED
+        assert (await session.get(observed.kept[TASK])).task.result == text("done")
+
+
 @requirement("2025:result")
 @pytest.mark.parametrize("forgotten", [False, True])
 async def test_a_completed_task_whose_result_is_refused_is_asked_again_a_few_times(
@@ -694,7 +707,7 @@ async def test_a_question_that_reads_like_one_that_another_client_has_answered_i
     observed.observe(TaskRef(TASK, data))
     async with wire.session(observed) as other:
         await other.get(observed.kept[TASK])
-        stream = await wire.wait_for_result()
+        stream = await wire.wait_for_result(2)
         stream.event(question(4))
         asked = await observed.wait_until(asks)
         assert asked.task.input_requests is not None
