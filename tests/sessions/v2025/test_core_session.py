@@ -1035,6 +1035,22 @@ async def test_the_stream_of_the_session_is_opened_again_when_the_server_wants(w
         await wire.wait_for("GET", 2)
 
 
+@requirement("law:4")
+async def test_a_stream_of_the_session_that_is_refused_is_asked_for_again_after_the_servers_pause(
+    wire: OlderServer,
+) -> None:
+    clock, observed = ManualClock(), Observed()
+    observed.observe(TaskRef(TASK))
+    wire.replies["GET"] = lambda arrived: httpx.Response(503, headers={"Retry-After": "20"})
+    async with wire.session(observed, clock=clock):
+        await wire.wait_for("GET")
+        await anyio.wait_all_tasks_blocked()
+        await clock.advance(19.0)
+        assert len(wire.of("GET")) == 1
+        await clock.advance(2.0)
+        await wire.wait_for("GET", 2)
+
+
 class OneStream:
     """The server's GET streams, of which it allows one at a time.
 
