@@ -243,6 +243,71 @@ def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:
     assert sorted(mapped) == sorted(name for name in modules() if name not in packages())
 
 
+STORE: Final = {f"engine.{name}" for name in ("owning", "steps", "ends")}
+
+WRITERS: Final[dict[str, tuple[frozenset[str], set[str]]]] = {
+    "entry": (
+        frozenset(
+            {
+                "due_is_exact",
+                "instructed",
+                "journaled",
+                "next_send",
+                "ownership",
+                "record",
+                "tool_call",
+                "uncommitted",
+            }
+        ),
+        STORE,
+    ),
+    "audience": (
+        frozenset({"in_background", "limits", "listeners", "poll_failed", "polls", "told", "waiters"}),
+        {"engine.live_call", "engine.runner"},
+    ),
+    "drive": (
+        frozenset({"asking", "asks", "attempt", "drive", "due", "error", "followed", "scope"}),
+        {"engine.live_call", "engine.runner", "engine.prompts"},
+    ),
+}
+"""The fields of a live call by their owner, and the modules that write them."""
+
+
+@pytest.mark.parametrize("owner", WRITERS)
+def test_each_field_of_a_call_is_written_by_the_room_of_its_owner(owner: str) -> None:
+    fields, writers = WRITERS[owner]
+    wrong = [
+        f"{module} writes {ast.unparse(target)}"
+        for module in modules()
+        if module.startswith(("engine.", "hosts.")) or "." not in module
+        if module not in writers
+        for target in _written(module)
+        if target.attr in fields and _is_call(target.value)
+    ]
+    assert not wrong
+
+
+def _written(module: str) -> Iterator[ast.Attribute]:
+    """The attributes that a module assigns."""
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    if not path.exists():
+        return  # a folder
+    for node in ast.walk(ast.parse(path.read_text())):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) else []:
+            for part in ast.walk(target) if target is not None else []:
+                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                    yield part
+
+
+def _is_call(value: ast.expr) -> bool:
+    """Whether an expression is a live call, its audience or its drive, by the names that these have."""
+    named = ast.unparse(value)
+    return named in ("call", "live", "drive") or named.endswith(
+        (".call", "_call", ".drive", "_drive", ".audience")
+    )
+
+
 @pytest.mark.parametrize(
     "room", ["protocol", "machine", "policy", "estimate", "errors", "questions.kinds", "forms"]
 )

@@ -89,7 +89,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.replies import read_url_requests
-from mcp_tasks_client.protocol.task import Task, read_task
+from mcp_tasks_client.protocol.task import read_task
 
 from .._requirements import requirement
 

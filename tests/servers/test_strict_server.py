@@ -33,7 +33,6 @@ from mcp_tasks_client.errors import (
     TaskNotFoundError,
     TasksClientError,
 )
-from mcp_tasks_client.journal.sqlite.memory import MemoryJournal
 
 from ..strict_server import StrictProcess
 from .strict_server import build_server

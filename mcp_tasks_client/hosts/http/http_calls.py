@@ -235,7 +235,7 @@ class _HttpCall:
 
     def take_reply(self, request_id: object, reply: Reply) -> bool:
         """Take the host's reply to a question. Returns whether this call has asked it."""
-        return self._stream is not None and self._stream.take_reply(request_id, reply)
+        return self.stream is not None and self.stream.take_reply(request_id, reply)
 
     # ── making the call ───────────────────────────────────────────────────────────────────────
 

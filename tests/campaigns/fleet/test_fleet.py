@@ -11,7 +11,6 @@ from typing import Final, Literal, TypeAlias
 
 import pytest
 
-
 from .dropped_in import Through
 from .machine import run_on_one_machine
 from .run import run

@@ -309,7 +309,7 @@ async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_t
     assert not wire.of("notifications/cancelled"), "what was answered is not open"
 
 
-@requirement("2025:result", "law:6")
+@requirement("2025:result")
 async def test_a_reply_that_comes_while_the_task_goes_on_is_not_its_result(wire: OlderServer) -> None:
     clock = ManualClock()
     async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
@@ -1035,7 +1035,6 @@ async def test_the_stream_of_the_session_is_opened_again_when_the_server_wants(w
         await wire.wait_for("GET", 2)
 
 
-@requirement("law:4")
 async def test_a_stream_of_the_session_that_is_refused_is_asked_for_again_after_the_servers_pause(
     wire: OlderServer,
 ) -> None:
