@@ -19,6 +19,7 @@ import pytest
 
 import mcp_tasks_client
 
+from .house_map import concepts
 from .real_server import RealServer
 
 ROOT: Final = Path(mcp_tasks_client.__file__).parent
@@ -231,16 +232,17 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
     assert speaking.keys() == said.keys()
 
 
-def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:
+def test_the_map_in_contributing_names_each_room() -> None:
     text = (ROOT.parent / "CONTRIBUTING.md").read_text()
-    mapped: list[str] = []
-    folder = ""
-    for line in text[text.index("## The map") : text.index("## How a call lives")].splitlines():
-        if heading := re.match(r"\*\*(?:`([\w/]+)/`|The top level)", line):
-            folder = (heading[1] or "").replace("/", ".")
-        elif row := re.match(r"\| `(\w+)` \| \S", line):
-            mapped.append(f"{folder}.{row[1]}".lstrip("."))
-    assert sorted(mapped) == sorted(name for name in modules() if name not in packages())
+    rows = "".join(
+        re.findall(r"^\| `.*$", text[text.index("## The map") : text.index("## How a call")], re.M)
+    )
+    rooms = {f"{room}/" if room in packages() else room for floor in FLOORS for room in floor}
+    assert sorted(room for room in rooms if f"`{room}`" not in rows) == ["__main__"]
+
+
+def test_each_module_says_its_concept_in_its_first_sentence() -> None:
+    assert {name for name, concept in concepts().items() if not concept.endswith((".", ":"))} == set()
 
 
 STORE: Final = {f"engine.{name}" for name in ("owning", "steps", "ends")}

@@ -59,7 +59,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         self._look_at = self._rested_at = -math.inf
         self._looks_early = False  # whether to look before it is time
         self._found: deque[tuple[LiveCall, HandleT]] = deque()
-        # By record_id: what was taken up here, and is not to be taken up once more yet.
+        # By record_id: calls that were taken up here, and are not to be taken up once more yet.
         self._taken: dict[str, LiveCall] = {}
         self._told: set[str] = set()  # records of others that have instructions, until it is time
 
@@ -141,7 +141,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
     # ── looking ───────────────────────────────────────────────────────────────────────────────
 
     async def _look(self) -> None:
-        """Take up what is free, if it is time or something is new."""
+        """Take up free calls, if it is time or something is new."""
         began = self._clock.monotonic()
         is_time = began >= self._look_at
         if is_time:
@@ -165,7 +165,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         if room is not None:  # a person's answer waits for none
             found = [call for call in answered if await self._engine.store.owning.take(call)]
         if room is None or room > 0:
-            found = await self._endpoint.take_free(room, left_alone)  # with what is ours already
+            found = await self._endpoint.take_free(room, left_alone)  # with the calls that are ours
         new = [
             call
             for call in found
@@ -205,8 +205,8 @@ def check_limit(limit: int | None) -> None:
 
 
 def pause_between_looks(environment: Environment) -> float:
-    """Seconds between two looks for calls that nobody drives: half a lease."""
-    # A lease may be longer than anybody wants to wait for what was released.
+    """Seconds between two looks for calls without a driver: half a lease."""
+    # A lease may be longer than a person waits for a call that was released.
     return min(environment.lease_s, LEASE_S) / 2
 
 
@@ -224,9 +224,9 @@ def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool
     """Whether a call that rests is to be taken up once more.
 
     Args:
-        call: Its error is what has parked it.
+        call: Parked, for the reason that its error is.
         record: As the journal has it; ``None`` if the call waits for no answer there.
-        is_time: Whether it is time to try again what has failed.
+        is_time: Whether it is time to try failed calls again.
     """
     if isinstance(call.error, InputUnansweredError):
         return record is None or _asked(record) != _asked(call.record)  # others have gone on with it
@@ -234,7 +234,7 @@ def _may_go_on(call: LiveCall, record: TaskRecord | None, is_time: bool) -> bool
 
 
 def _asked(record: TaskRecord) -> tuple[str, frozenset[tuple[str, int]]]:
-    """The status of a parked call, and its questions without an answer: what it waits for.
+    """The status of a parked call, and its questions without an answer.
 
     A question that opens again is another one.
     """

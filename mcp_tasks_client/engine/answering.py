@@ -114,7 +114,9 @@ class Answering:
         if given and not await self._store.owning.take(call):
             raise driven_elsewhere(call.record.tool)
         if given:
-            await run_to_its_end(self._instructions.catch_up, call)  # what others have left before
+            await run_to_its_end(
+                self._instructions.catch_up, call
+            )  # the instructions of others, which came first
         # No cancellation parts what the host has said at once.
         await run_to_its_end(self._answer_all, call, given)
 

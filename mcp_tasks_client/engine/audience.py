@@ -1,4 +1,4 @@
-"""The audience of one call: the callers that wait for it, the handles of it, and what they were told."""
+"""The audience of one call: the callers that wait for it, its handles, and the errors that they were told."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
         case CancelRequested():
             _log("cancelling", after, "is to be cancelled")
         case Resumed(due_is_exact=False):
-            _log("taken over", after, "is taken over; who drove it before is gone")
+            _log("taken over", after, "is taken over; its earlier driver is gone")
         case Resumed():
             _log("resumed", after, "is resumed")
         case CallLost():
@@ -69,11 +69,11 @@ def log_question(record: TaskRecord, method: str) -> None:
 
 def log_left(record: TaskRecord) -> None:
     """Log that the host leaves a question to a later answer."""
-    _log("left", record, "has a question that the host leaves to whoever answers it later")
+    _log("left", record, "has a question that the host leaves for a later answer")
 
 
 def log_late_answer(record: TaskRecord) -> None:
-    """Log that an answer of the host is not used, because somebody else has answered before."""
+    """Log that an answer of the host is not used, because another answer came first."""
     _log("late answer", record, "has another answer already; the host's comes too late and is not sent")
 
 

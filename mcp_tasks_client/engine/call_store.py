@@ -42,9 +42,9 @@ class CallStore:
         self.ends = Ends(journal, self.owning, environment)
 
     async def commit_left(self) -> None:
-        """Commit what could not be committed before, of calls that nobody drives, and release those.
+        """Commit the events that could not be committed before, of calls without a driver, and release those.
 
-        Stops at the first that fails again, and leaves the others for the next time.
+        Stops at the first that fails again, and leaves the rest for the next time.
         """
         while self.registry.left:
             call = next(iter(self.registry.left))
@@ -63,7 +63,7 @@ class CallStore:
                 await self.owning.release(call)
 
     async def close(self) -> None:
-        """Commit once more what could not be committed before, and release everything."""
+        """Commit once more the events that could not be committed before, and release each call."""
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:

@@ -73,7 +73,7 @@ class Cancellation:
             return wished
 
         try:
-            # Not cut by a cancellation: a wish that is journaled as being sent is sent by nobody else.
+            # Not cut by a cancellation: a wish that is journaled as being sent is sent by no other client.
             wished = await run_to_its_end(begin)
         except TasksClientError:
             await self._release_undriven(call)  # the client that takes the call up cancels it
@@ -100,7 +100,7 @@ class Cancellation:
             Whether the caller has to call :meth:`Performer.cancel` now.
 
         Raises:
-            SessionError: The server wants to be left alone, and nobody here would send it later.
+            SessionError: The server wants to be left alone, and no driver here would send it later.
             JournalError: The wish could not be journaled.
         """
         try:

@@ -52,11 +52,11 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 _USERS_PAUSE_S: Final = 2.0
 _USERS_FACTOR: Final = 100
-"""Seconds between looks for users whose calls nobody delivers, or so many times the duration of a look."""
+"""Seconds between looks for users whose calls no client delivers, or so many times the duration of a look."""
 
 
 async def deliver(endpoint: Endpoint, store: Store, limit: int | None) -> None:
-    """Have the end of each call stored that nobody waits for; see :meth:`TasksClient.deliver`.
+    """Have the end of each call stored that no caller waits for; see :meth:`TasksClient.deliver`.
 
     Returns once the client is closed.
     """

@@ -1,4 +1,4 @@
-"""One driving of a call: what begins with it, and is gone with its end."""
+"""One driving of a call: the state that begins with it, and is gone with its end."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ logger = logging.getLogger("mcp_tasks_client")
 
 
 class Line:
-    """A line of a host that makes a call: which call it has begun, and who waits in it.
+    """A line of a host that makes a call: the call that it has begun, and how it waits.
 
     Attributes:
         call: The call, once it has begun.
         listeners: Told of each changed snapshot.
         context: Of the caller; see :mod:`mcp_tasks_client.sessions.base`.
-        on_unknown: Under a key, what to do about an earlier call whose reply was lost.
+        on_unknown: Under a key, whether a call goes again whose reply was lost.
         limit: For how long the line waits; ``None`` is as long as it takes.
     """
 
@@ -180,7 +180,7 @@ class Endpoint:
             else:
                 await self.wait(call)
         except anyio.get_cancelled_exc_class():
-            # Not under others who wait for the same call, and not another client's task.
+            # Not while other callers wait for the same call, and not another client's task.
             alone = call.audience.waiters == 1 and not (in_background or call.audience.in_background)
             if self.engine.on_abandon == "cancel" and alone and call.ours and not self.engine.closed:
                 await run_to_its_end(self._cancellation.cancel_abandoned, call)
@@ -250,7 +250,7 @@ class Endpoint:
             TasksClientError: As from :meth:`Idempotency.begin`.
         """
         while True:
-            with suppress(OvertakenError):  # what the key stood for was taken back just then
+            with suppress(OvertakenError):  # the call of the key was taken back just then
                 return await self._idempotency.begin(tool_call, key, on_unknown, record_id)
 
     async def answer_and_continue(
@@ -326,7 +326,7 @@ class Endpoint:
                 await run_to_its_end(self.outcomes.release_anew, call)
             raise
 
-    # ── what handles use ──────────────────────────────────────────────────────────────────────
+    # ── waiting ──────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def held(self, call: LiveCall) -> AsyncIterator[None]:
@@ -354,7 +354,7 @@ class Endpoint:
     async def let_go(
         self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None
     ) -> None:
-        """Wait for a call no longer. If nobody else does, it is stopped. Takes what :meth:`hold` was given.
+        """Wait for a call no longer. Without other callers it stops. Takes the arguments of :meth:`hold`.
 
         Where nothing goes on in the background, it has ended when this returns.
         """
@@ -373,7 +373,7 @@ class Endpoint:
             self._runner.keep(call)
 
     async def go_on(self, call: LiveCall) -> None:
-        """Have a call driven in the background once more, unless what parked it has yet to be told."""
+        """Have a call driven in the background anew, unless a caller has yet to be told why it parked."""
         await self._store.owning.look_again(call)
         self.drive_in_background(call)
 
@@ -395,7 +395,7 @@ class Endpoint:
             raise self._as_told(call, error) from error.__cause__
 
     def _as_told(self, call: LiveCall, error: Exception) -> Exception:
-        """An error of a call, for one of those who wait for it."""
+        """An error of a call, for one of the callers that wait for it."""
         if isinstance(error, TasksClientError):
             error = copy.copy(error)
         if isinstance(error, InputUnansweredError):
@@ -449,7 +449,7 @@ class Endpoint:
             message = f"{message} The task is not seen: {failure}"
         return WaitTimeoutError(message, last_failure=failure)
 
-    # ── what the journal holds ────────────────────────────────────────────────────────────────
+    # ── finding again ────────────────────────────────────────────────────────────────
 
     async def resume(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
         """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
@@ -461,13 +461,13 @@ class Endpoint:
         self.engine.check_open()
         in_hand = [
             call.audience.take_in_hand() for call in calls
-        ]  # before the first pause, for others resume as well
+        ]  # before the first pause, for other tasks resume as well
         await self.take_up(calls)
         del in_hand  # the handles are made in this very moment
         return calls
 
     async def take_free(self, limit: int | None, leave: Collection[str]) -> Sequence[LiveCall]:
-        """Take what nobody drives, with what is ours already; see :meth:`Recovery.take_free`."""
+        """Take the calls that no client drives, with those that are ours; see :meth:`Recovery.take_free`."""
         return await self._recovery.take_free(limit, leave)
 
     async def take_up(self, calls: Sequence[LiveCall]) -> None:
@@ -533,5 +533,5 @@ class Endpoint:
         return [] if tool is None else await self.engine.journal.durations(self.scope, tool)
 
     async def prune(self, older_than_s: float | None) -> int:
-        """Forget what is old; see :meth:`TasksClient.prune`."""
+        """Forget old records; see :meth:`TasksClient.prune`."""
         return await self._store.ends.prune(older_than_s)

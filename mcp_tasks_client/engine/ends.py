@@ -54,7 +54,7 @@ class Ends:
             return
         try:
             self._journal.deliver(now, fences, keep_until=now + keep_s if keep_s > 0 else None)
-        except JournalError as error:  # the host has the outcome, and that is what counts
+        except JournalError as error:  # the host has the outcome, so that nothing is lost
             logger.warning("What was delivered may be given out once more: %s", error)
 
     async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> bool:

@@ -1,12 +1,12 @@
-"""Drives the calls of one client, over whichever sessions: a journal, and an event-loop task for each call.
+"""The common ground of one client's calls, over whichever sessions: an open journal, and event-loop tasks.
 
-A call is driven (by a :class:`Runner`) for as long as anybody waits for it, or the client keeps it for the
+A call is driven (by a :class:`Runner`) for as long as a caller waits for it, or the client keeps it for the
 handles that it gave out. There are two ways to use an engine:
 
 - *entered*, by :class:`TasksClient`: the journal stays open, and work may go on when its caller has gone,
   until the engine is left;
-- *not entered*, by what is dropped into a host's own client: nothing runs but what a caller waits for. The
-  journal is open for as long, and a little longer, so that it is not opened anew for each call.
+- *not entered*, by a way in dropped into a host's own client: it drives only calls that a caller waits
+  for. The journal is open for as long, and a little longer, so that it is not opened anew for each call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Engine", "OnAbandon"]
 logger = logging.getLogger("mcp_tasks_client")
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
-"""Whether the task of a call that nobody waits for any more goes on, or is cancelled."""
+"""Whether the task of a call that has lost its last caller goes on, or is cancelled."""
 
 
 class Engine:
@@ -185,7 +185,7 @@ class Engine:
         try:
             await run_to_its_end(self._enter)
         except BaseException:
-            if self.in_background:  # the block is not entered, so that nobody else would close the journal
+            if self.in_background:  # the block is not entered, so that no other code closes the journal
                 await run_to_its_end(self.journal.aclose)
             raise
         self.tasks.start(self.prune_now_and_then)

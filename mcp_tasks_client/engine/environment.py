@@ -30,14 +30,14 @@ class Environment:
     """The process that we are; ``None`` asks the operating system."""
 
     observer: Observer | None = None
-    """Told of each step of each call; ``None`` tells nobody."""
+    """Told of each step of each call; ``None`` is no observer."""
 
     lease_s: float = LEASE_S
     """Seconds for which the lease of this process lasts, after which others may take its calls over. Of
     several clients of a process on one journal, the one counts that opened it first."""
 
     def around(self, journal: Journal) -> Environment:
-        """The same, by the clock of all who share a journal, if it has one."""
+        """The same, by the clock that all clients of the journal share, if it has one."""
         if journal.clock is None:
             return self
         return replace(self, clock=SharedClock(self.clock, journal.clock))

@@ -102,7 +102,7 @@ class Idempotency:
         return None
 
     async def _give_up(self, call: LiveCall) -> None:
-        """Leave the outcome unknown of a call that was to be sent again, and that nobody drives."""
+        """Leave the outcome unknown of a call that was to be sent again, and that no coroutine drives."""
         state = call.record.state
         if isinstance(state, Calling) and state.again and call.next_send is not None and not call.is_driven:
             self._store.steps.drop_send(call)
@@ -128,7 +128,7 @@ class Idempotency:
             if call.tool_call is None:
                 self._store.steps.give_arguments(call, tool_call)
                 if isinstance(call.record.state, Gathering):
-                    call.excuse()  # its arguments are what it was parked for
+                    call.excuse()  # it was parked for want of its arguments
             state, is_driven = call.record.state, call.is_driven
             is_sent_soon = isinstance(state, Calling) and call.next_send is not None
             in_doubt = isinstance(state, Calling | OutcomeUnknown) or _was_lost_before(state)
@@ -140,7 +140,7 @@ class Idempotency:
             return call
 
     async def _decide(self, call: LiveCall, on_unknown: OnUnknown) -> None:
-        """Decide about a call that may have been sent, and whose reply nobody has."""
+        """Decide about a call that may have been sent, and whose reply no client has."""
         if isinstance(call.record.state, Calling):
             await self._store.steps.apply(call, CallLost())
         if not (isinstance(call.record.state, OutcomeUnknown) or _was_lost_before(call.record.state)):

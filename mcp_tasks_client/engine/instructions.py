@@ -77,7 +77,7 @@ class Instructions:
     # ── heeding ───────────────────────────────────────────────────────────────────────────────
 
     async def catch_up(self, call: LiveCall) -> None:
-        """Take what was left in the journal for a call that is about to be resumed. Nothing is sent.
+        """Take the instructions for a call that is about to be resumed. Nothing is sent.
 
         Raises:
             JournalError: The journal could not be read or written.
@@ -88,7 +88,7 @@ class Instructions:
             await self._performer.perform(call, without_sends(await self._store.steps.apply(call, event)))
 
     async def look(self, call: LiveCall) -> None:
-        """Do what was left in the journal for a call, also if nobody has told of it yet.
+        """Look for instructions in the journal for a call, and heed them.
 
         Raises:
             TasksClientError: As from :meth:`heed`.
@@ -100,7 +100,7 @@ class Instructions:
         await self.heed(call)
 
     async def heed(self, call: LiveCall) -> None:
-        """Do what was left in the journal for a call, as far as is known here.
+        """Heed the instructions in the journal for a call, if it is known here that there are any.
 
         Raises:
             JournalError: The journal could not be read or written.

@@ -82,7 +82,7 @@ class LiveCall:
 
     Attributes:
         record: All that is known of the call, journaled as far as it has to be.
-        ownership: Whether the record is ours to write, another client's, or nobody's.
+        ownership: Whether the record is ours to write, another client's, or no client's.
         journaled: Whether the journal has the record, as far as is known here.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.
@@ -310,7 +310,7 @@ class LiveCall:
 
 
 class Turn:
-    """The turn of one step of a call, in the order of arrival. Nearly always nobody else is there."""
+    """The turn of one step of a call, in the order of arrival. Nearly always no other step is there."""
 
     def __init__(self, call: LiveCall) -> None:
         self._call = call

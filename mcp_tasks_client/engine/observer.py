@@ -52,7 +52,7 @@ LINE: Final = "call"
 Of ``start_tool`` it lasts until there is a task."""
 
 DRIVE: Final = "drive"
-"""All that is done about a call while it is driven here: until it has ended, parks, or nobody waits for it.
+"""The driving of a call here: until it has ended, parks, or has lost its last caller.
 Most other points of the call lie within. A call that is taken up again is driven again."""
 
 POINTS: Final[tuple[Point, ...]] = (
@@ -64,10 +64,10 @@ POINTS: Final[tuple[Point, ...]] = (
 
 
 class Observer:
-    """Told of each step. Override what is of interest; nothing is done by default.
+    """Told of each step. Override the methods of interest; by default they do nothing.
 
-    An observer runs where the step does, and holds it up for as long as it takes. What it raises, the step
-    raises.
+    An observer runs where the step does, and holds it up for as long as it takes. The step raises its
+    exceptions.
     """
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
@@ -79,7 +79,7 @@ class Observer:
         """
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
-        """A step is done, and what follows from it is not.
+        """A step is done, and its consequences are not.
 
         Args:
             point: Which.
@@ -113,7 +113,7 @@ class ObservedSteps:
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:
         """Do a step of a call, once this is awaited."""
-        # No coroutine of its own where nobody is told: there is one of these for each request and commit.
+        # No coroutine of its own without an observer: there is one of these for each request and commit.
         if self._observer is None:
             return work(*args, **kwargs)
         return self._tell(self._observer, call, point, partial(work, *args, **kwargs))

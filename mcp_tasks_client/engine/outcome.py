@@ -45,11 +45,11 @@ async def read_outcome(
 
     Args:
         record: Of the call.
-        session: Knows the tool's output schema; ``None`` if nothing can be asked any more.
+        session: Knows the tool's output schema; ``None`` if nothing can be asked.
         deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
             result unchecked.
         context: Of the call.
-        output_schema: What becomes of a result that does not match it.
+        output_schema: Whether a result that does not match it is raised, logged or passed.
         raise_on_error: Raise a result that has ``is_error``.
 
     Raises:

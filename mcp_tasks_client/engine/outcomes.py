@@ -98,7 +98,7 @@ class Outcomes:
     def note_delivery(self, call: LiveCall) -> None:
         """Note that the host has the outcome of a call."""
         if not self._engine.closed:  # else the journal is closed, and the next client hands it out again
-            # What is dropped into a host's client has passed the outcome to a session, which may lose it.
+            # A dropped-in way in has passed the outcome to the session of a host, which may lose it.
             self._engine.store.ends.deliver(call, may_be_lost=not self._engine.in_background)
 
     async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> None:
@@ -133,6 +133,6 @@ class Outcomes:
             await self.release(call)
 
     async def put_back(self, call: LiveCall) -> None:
-        """Release an outcome that did not reach the host, unless others here look after the call."""
+        """Release an outcome that did not reach the host, unless the call is looked after."""
         if not (self._engine.closed or call.looked_after):
             await run_to_its_end(self.release_anew, call)

@@ -98,7 +98,7 @@ class Owning:
             self._join()
 
     def _join(self) -> None:
-        # A client is gone, and so is what it owns, if it is dropped or its loops are closed under it.
+        # A client that is dropped, or whose loops are closed under it, is gone: others take its records.
         self.lease, self.owner = ProcessLease.join(self._journal, self._environment)
         self.lease.watch(self.owner, self, self.loops.have_closed)
         self._tenure = self.lease.tenure
@@ -146,14 +146,14 @@ class Owning:
                 raise driven_elsewhere(call.record.tool)
             call.ownership = replace(seen, tenure=tenure)
             if self._clock.elapsed() - began <= _STALE_S:
-                break  # also if the lease has run out: it stands in the journal that nobody has the call
+                break  # also if the lease has run out: no client has taken the call
         if isinstance(call.ownership, Theirs):
             raise driven_elsewhere(call.record.tool)  # as was found out for another request meanwhile
 
     async def _own_anew(self, call: LiveCall, seen: Ours) -> None:
         """Store the record of a call once more, under the name that the client has in this tenure.
 
-        Another process may have judged the former name to be gone, and be about to take what has that name.
+        Another process may have judged the former name to be gone, and be about to take its records.
         """
         async with Turn(call):
             if call.ownership is seen:
@@ -200,7 +200,7 @@ class Owning:
         if self.lease.is_short:
             await self._observed(None, observer.ENROL, self.lease.enrol, self._journal)
         if self.lease.is_watched and self._tenure != self.lease.tenure:
-            # Other processes may have judged the name to be gone, and take what has it a moment later.
+            # Other processes may have judged the name to be gone, and take its records a moment later.
             self._former.add(self.owner)
             self._join()
         # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
@@ -353,7 +353,7 @@ class Owning:
         self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
     ) -> Sequence[LiveCall]:
         taken, tenure = await self._take_free(scope, application, limit, leave)
-        if self._has_left:  # meanwhile: nobody here would drive them, and this process may live on
+        if self._has_left:  # meanwhile: no coroutine would drive them, and this process may live on
             await self.leave()
             return []
         calls = []
@@ -421,7 +421,7 @@ class Owning:
         if record.owner != self.owner:
             call.ownership, call.record = Theirs(), record
             return
-        # Each who takes a record raises its fence by one.
+        # Each taking of a record raises its fence by one.
         nobody_had_it_since = _fence_of(call) >= 0 and record.fence == _fence_of(call) + 1
         if nobody_had_it_since:
             # The journal has no unchanged polls, so that our own record may be the newer one.
@@ -444,8 +444,8 @@ class Owning:
     async def release(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.
 
-        Does nothing while replies or answers are uncommitted, since others would go on without them. A call
-        that was taken back has no record, and gets none by this.
+        Does nothing while replies or answers are uncommitted, since other clients would go on without them. A
+        call that was taken back has no record, and gets none by this.
 
         ``to_process`` leaves the record to the clients of this process, for as long as this store is open and
         the process lives.
@@ -498,9 +498,9 @@ class Owning:
         call.record, call.ownership, call.journaled = record, Nobody(ours_until=None), True
 
     async def look_again(self, call: LiveCall) -> bool:
-        """Look whether what parked a call, and nobody was told yet, still holds.
+        """Look whether the reason for which a call is parked, and of which no caller was told, still holds.
 
-        Another client may have ended the call, whose end is then known here, or somebody has answered.
+        Another client may have ended the call, whose end is then known here, or a person has answered.
 
         Returns:
             Whether it was answered, so that the call can be begun anew.
@@ -508,7 +508,7 @@ class Owning:
         parked = call.error
         if parked is None or call.error_told or call.ours:
             return False
-        with suppress(JournalError):  # then what parked the call is told
+        with suppress(JournalError):  # then the caller is told that reason
             record = await self._journal.by_id(call.record.record_id)
             left = {one.name for one in await self._journal.instructions(call.record.record_id)}
             if call.ours or call.error is not parked:

@@ -1,4 +1,4 @@
-"""A step of a call, and what follows from it: requests, questions to ask, and what callers are told."""
+"""A step of a call, and the actions that follow from it: requests, questions, and news for callers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("mcp_tasks_client")
 
 
 class Performer:
-    """Takes the steps of the calls of one endpoint, and does what the machine says is to be done.
+    """Takes the steps of the calls of one endpoint, and does the actions that follow.
 
     A step is the same three things each time: :meth:`Steps.apply` advances the machine by one event and
     commits; the actions are done, in order; the callers that wait are told.
@@ -49,7 +49,7 @@ class Performer:
         self._cancel_timeout_s = policy.cancel_timeout_s
 
     async def step(self, call: LiveCall, event: ev.Event) -> None:
-        """Take one step: commit what the event means, then do what is to be done."""
+        """Take one step: commit it, then do the actions that follow."""
         await self.perform(call, await self._steps.apply(call, event))
 
     async def answer(self, call: LiveCall, key: str, answer: JSONObject) -> None:
@@ -65,7 +65,7 @@ class Performer:
         await self.perform(call, actions)
 
     async def perform(self, call: LiveCall, actions: tuple[act.Action, ...]) -> None:
-        """Do what the machine says is to be done, in order."""
+        """Do the actions that the machine has named, in order."""
         for action in actions:
             match action:
                 case act.Wake(after_s):
@@ -106,7 +106,7 @@ class Performer:
     async def _poll(self, call: LiveCall) -> None:
         state = call.record.state
         if call.over or not isinstance(state, Observing) or quiet_left(state, self._clock.time()) > 0:
-            return  # what was sent a moment ago was answered by the end, or by a Retry-After
+            return  # the request of a moment ago was answered by the end, or by a Retry-After
         try:
             event, error = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
@@ -159,7 +159,7 @@ class Performer:
 
 
 def without_sends(actions: tuple[act.Action, ...]) -> tuple[act.Action, ...]:
-    """The actions to do before a call is resumed. Resuming it sends what there is to send."""
+    """The actions to do before a call is resumed. Resuming it sends answers and cancellations."""
     return tuple(action for action in actions if not isinstance(action, act.SendAnswers | act.SendCancel))
 
 

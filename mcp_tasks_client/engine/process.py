@@ -41,7 +41,7 @@ class Process:
 
     @property
     def origin(self) -> Origin:
-        """What the records of its calls say of it. The program is that of the process that we are."""
+        """The origin that the records of its calls bear. The program is that of the process that we are."""
         return Origin(_program(), self.host.partition(":")[0], self.pid)
 
     def holds(self, lease: Lease) -> bool:
@@ -56,7 +56,7 @@ class Process:
             return False  # the host has been started again since
         if lease.pids != self.pids:
             return None
-        import psutil  # imported on use: only who finds another process's task looks at processes
+        import psutil  # imported on use: only a client that finds another process's task looks at processes
 
         with suppress(psutil.NoSuchProcess):
             same = abs(_started(lease.pid) - lease.started) <= _CLOCK_STEP_S

@@ -1,6 +1,6 @@
 """Snapshots that come unasked, passed on to the calls that they are about.
 
-The session's :meth:`Session.run` delivers them; what it delivers only adds. Polls keep their pace, so a
+The session's :meth:`Session.run` delivers them; its snapshots only add. Polls keep their pace, so a
 server that goes silent costs nothing but latency.
 """
 
@@ -35,7 +35,7 @@ class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
     The session is heard in a task of its own. In the task of a call it would be cut when that call ends, and
-    a server may say only once what it says just then.
+    a server may send that message only once.
     """
 
     def __init__(self, requests: Requests, tasks: OwnTasks, performer: Performer) -> None:

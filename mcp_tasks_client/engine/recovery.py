@@ -32,12 +32,12 @@ class Recovery:
         """
         free = await self.take_free()
         delivered = [] if delivered_within_s is None else await self._delivered(delivered_within_s)
-        # What was delivered here meanwhile is not handed out again, unless it is asked for.
+        # An outcome that was delivered here meanwhile is not handed out again, unless it is asked for.
         undelivered = [call for call in free if call.record.delivered_at is None]
         return [*delivered, *(call for call in undelivered if not call.looked_after)]
 
     async def take_free(self, limit: int | None = None, leave: Collection[str] = ()) -> Sequence[LiveCall]:
-        """Take what is pending, free, and of no other application. Oldest first, with what is ours already.
+        """Take the calls that are pending, free, and of no other application. Oldest first, with ours.
 
         ``limit`` is how many at most. ``leave`` has the ``record_id`` of records that are left alone.
         """
@@ -104,7 +104,7 @@ class Recovery:
             )
 
     def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None, label: str | None) -> LiveCall:
-        # The same for all who attach it at the same time, so that one of them gets to drive it.
+        # The same for all who attach it at the same time, so that one client drives it.
         name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
         record_id = digest(name)[:32]
         known = self._store.registry.live.get(record_id)
@@ -120,7 +120,7 @@ class Recovery:
 
 
 def check_wanted(wanted: object) -> None:
-    """Refuse what is neither a task ID nor a reference.
+    """Refuse a value that is neither a task ID nor a reference.
 
     Raises:
         ValueError: It is something else.

@@ -1,4 +1,4 @@
-"""The live calls of one client, by their records. And those of them that hold what no journal has."""
+"""The live calls of one client, by their records, and those among them that no journal has whole."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Registry:
     """The live calls of one client.
 
     Attributes:
-        live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
+        live: The live call of each record, by ``record_id``. Weak: a call without callers,
+            handles and driver is forgotten.
         joining: Held while a caller joins the call that its key stands for, so that one at a time decides.
         bells: Told of each call that has come to rest or awaits a person; ``None`` when the engine is left.
-        unsaved: Calls that hold what could not be committed: replies, answers, or a state that was not
-            released. They must not be forgotten.
+        unsaved: Calls with replies, answers or states that could not be committed. They are not forgotten.
         left: Those of them without a driver. Kept, since each call that begins would have to walk over all.
     """
 
@@ -71,7 +71,7 @@ class Registry:
             bell(call)
 
     def note_unsaved(self, call: LiveCall) -> None:
-        """Hold on to a call that has what no journal has, until it is committed."""
+        """Hold on to a call until the journal has all of it."""
         self.unsaved.add(call)
         self.note_driver(call)
 

@@ -92,7 +92,7 @@ class Requests:
     async def call(
         self, call: LiveCall, send: SendCall, before_send: BeforeSend
     ) -> tuple[ev.Event, Exception | None]:
-        """Send ``tools/call``, once, with what this round adds to it.
+        """Send ``tools/call``, once, with the additions of this round.
 
         Returns:
             The event, and for a refused or lost call the error to tell the caller.
@@ -255,7 +255,7 @@ class Requests:
         **kwargs: P.kwargs,
     ) -> T:
         confirm = partial(self._owning.confirm, call)
-        await confirm()  # a call that is in doubt takes no slot from others
+        await confirm()  # a call that is in doubt takes no slot from other calls
         return await send(replace(call.ref, before_send=confirm), *args, **kwargs)
 
     async def ask(self, call: LiveCall, ask: Ask, question: Question | None) -> ev.Event | None:

@@ -1,7 +1,7 @@
 """The life of a call, told by the coroutine that drives it.
 
-``Runner._drive`` is the whole story. It becomes the owner of the call, takes up what an earlier owner
-left, and then goes from state to state until the call is finished, parks, or no caller waits for it:
+``Runner._drive`` is the whole story. It becomes the owner of the call, takes up the work that an earlier
+owner left, and then goes from state to state until the call is finished, parks, or no caller waits for it:
 
 - ``Calling``: send ``tools/call``, once, and take the step of its reply;
 - ``Gathering``: put the server's questions to the host, or wait for a slot; then call again;
@@ -9,7 +9,7 @@ left, and then goes from state to state until the call is finished, parks, or no
   are before the host meanwhile, in a task group that is open only while there are any;
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
 
-While it waits, it heeds what others leave in the journal for the call: answers, and a wish to cancel.
+While it waits, it heeds the instructions of others in the journal: answers, and a wish to cancel.
 
 An event from the side (an answer, a pushed snapshot, a cancellation) takes its step where it arrives, and
 rings if this coroutine has to look up. The coroutine runs in an event-loop task of the :class:`Engine`. A
@@ -198,7 +198,7 @@ class Runner:
                 await self.push.leave()
 
     async def _release(self, call: LiveCall) -> None:
-        """Release a call that this runner no longer drives, so that others may go on with it."""
+        """Release a call that this runner no longer drives, so that other clients may go on with it."""
         if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
             # It was not sent, since its caller has gone: its intent is taken back.
             with suppress(TasksClientError):
@@ -207,7 +207,7 @@ class Runner:
         await self._store.owning.release_unfinished(call, to_process=is_asked)
 
     async def _own(self, call: LiveCall, drive: Drive) -> None:
-        """Become the owner. While another client is, look what becomes of the call, now and when told."""
+        """Become the owner. While another client is, look at the record now and then, and when told."""
         looks, is_followed = 0, False
         while not (await self._store.owning.take(call) or call.record.finished):
             drive.followed = True
@@ -217,13 +217,13 @@ class Runner:
                 is_followed = True
             looks += 1
             look_s = growing_delay(_FIRST_LOOK_S, looks, _LONGEST_LOOK_S, _LOOK_GROWTH)
-            if not call.hear():  # what is left for the call is read once it is ours
+            if not call.hear():  # instructions for the call are read once it is ours
                 await drive.wait_for_ring(self._clock, look_s)
             call.hear()
             call.audience.count_poll()
 
     async def _take_up(self, call: LiveCall, drive: Drive) -> None:
-        """Go on from where the record stands: retry what could not be committed, then resume.
+        """Go on from where the record stands: retry the events that could not be committed, then resume.
 
         The retry may bring the call somewhere else. ``Resumed`` is for a record that was ``Observing`` or
         ``Gathering`` before, and for a ``Gathering`` with nothing to ask or to send.
@@ -242,7 +242,7 @@ class Runner:
                 raise missing_arguments(call.record)
             self._instructions.join(call)
             await self._instructions.catch_up(call)
-            drive.asks = ()  # what is still open is asked anew
+            drive.asks = ()  # the open questions are asked anew
             await self._performer.step(call, self._requests.resume(call))
         elif isinstance(state, Calling) and call.next_send is None:
             if not call.journaled:
@@ -307,7 +307,7 @@ class Runner:
             await anyio.lowlevel.checkpoint()
 
     async def _gather(self, call: LiveCall, drive: Drive) -> None:
-        """Have what the server asks before it begins answered, or wait for a slot; then call again."""
+        """Have the server's first questions answered, or wait for a slot; then call again."""
         if call.next_send is None:
             drive.due = math.inf
             async with self._prompts(call) as prompts:
@@ -352,12 +352,12 @@ class Runner:
 
     async def _poll_when_due(self, call: LiveCall, drive: Drive) -> None:
         if await self._wait_until_due(call, drive):
-            await self._steps.settle(call)  # what is being committed just now may put the poll off
+            await self._steps.settle(call)  # the step that is being committed may put the poll off
             if drive.due <= self._clock.monotonic():
                 await self._performer.step(call, self._requests.tick())
 
     async def _wait_until_due(self, call: LiveCall, drive: Drive) -> bool:
-        """Wait until a call is due, or rung for. Instructions that others have left are heeded then."""
+        """Wait until a call is due, or rung for. Instructions in the journal are heeded then."""
         if not call.instructed and await drive.wait_until_due(self._clock):
             return True
         if isinstance(call.ownership, Theirs):

@@ -59,15 +59,15 @@ class Steps:
         self._observed = observer.ObservedSteps(environment.observer)
 
     async def apply(self, call: LiveCall, event: ev.Event) -> tuple[act.Action, ...]:
-        """Advance the machine by one event, commit if it says so, and return what is to be done.
+        """Advance the machine by one event, commit if it says so, and return the actions that are left.
 
         Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
         kept in ``call.uncommitted``, so that a full disk costs neither. Where another client has taken the
-        record, only replies are kept. If somebody has left another answer in the journal before, that one is
+        record, only replies are kept. If the journal has another answer already, that one is
         committed.
 
         Raises:
-            JournalError: The commit failed; the state is what it was.
+            JournalError: The commit failed; the state is unchanged.
             DrivenElsewhereError: Another client has taken the record. Nothing is committed.
         """
         step: Step | None = None
@@ -110,7 +110,7 @@ class Steps:
 
     async def _commit(self, call: LiveCall, event: ev.Event, step: Step | None) -> tuple[act.Action, ...]:
         async with Turn(call):
-            # A step that had to wait for others is taken from where they have left the call.
+            # A step that had to wait for other steps is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
             record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
             point = observer.commit_of(type(event))
@@ -135,7 +135,7 @@ class Steps:
                 if isinstance(event, ev.TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
                 elif isinstance(event, REPLIES):
-                    # Until it is known what the other client makes of the call.
+                    # Until the other client has gone on with the call.
                     self._note_uncommitted(call, event)
                 raise
             except JournalError:
@@ -176,11 +176,11 @@ class Steps:
     def _note_uncommitted(self, call: LiveCall, event: ev.Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
             if isinstance(event, ev.AnswerReady):
-                event = replace(event, held=True)  # whoever commits it later resumes the call then
+                event = replace(event, held=True)  # the client that commits it later resumes the call then
             call.uncommitted = (*call.uncommitted, event)
         self._registry.note_unsaved(call)
 
-    # ── what is to be sent ────────────────────────────────────────────────────────────────────
+    # ── the request to send ────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def take_send(call: LiveCall) -> act.SendCall:
@@ -252,7 +252,7 @@ def _is_late(call: LiveCall, event: ev.Event) -> bool:
 
 
 def _note(call: LiveCall, record: TaskRecord, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
-    """Note what a step has made of a call: its record, and what is to be sent."""
+    """Note the outcome of a step: the record, and the request that is to be sent."""
     call.record = record
     for action in actions:
         if isinstance(action, act.SendCall):

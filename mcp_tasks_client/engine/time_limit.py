@@ -1,4 +1,4 @@
-"""For how long a caller waits for a call, with or without the time in which somebody is asked."""
+"""For how long a caller waits for a call, with or without the time in which the host is asked."""
 
 from __future__ import annotations
 

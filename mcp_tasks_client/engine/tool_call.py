@@ -44,7 +44,7 @@ class ToolCallAttempt:
     async def send(
         self, request: Callable[[BeforeSend], Awaitable[tuple[Event, Exception | None]]]
     ) -> tuple[Event, Exception | None]:
-        """Send the request once. The request awaits what it is given right before it leaves.
+        """Send the request once. The request awaits the given function right before it leaves.
 
         Returns:
             The event, and the error to tell the caller. A request that was cut is ``CallLost`` if it had
@@ -57,7 +57,7 @@ class ToolCallAttempt:
             with self._scope:
                 event, error = await request(self._before_send)
                 if isinstance(event, CallRefused) and not self.has_left:
-                    event = replace(event, for_good=False)  # what was refused was to list the tools
+                    event = replace(event, for_good=False)  # the refusal was of listing the tools
                 return event, error
         except DrivenElsewhereError:
             raise  # nothing has left
