@@ -16,7 +16,7 @@ from .host import RELATED
 from .proxy import Lane, Look, Passed
 from .run import WAYS, storm
 from .verdict import Noted, Voyage, breaches
-from .weather import BREAKS, DENIALS, Fate, Weather
+from .weather import BREAKS, DENIALS, Fate, Weather, What
 
 SHORT: Final = 4
 LONG: Final = 400
@@ -142,6 +142,27 @@ def ends_a_session_of_the_sdks(voyage: Voyage) -> None:
 def fails_after_one_denial(voyage: Voyage) -> None:
     fails(voyage)
     voyage.lane.passed.append(exchange(2.0, "tasks/get", what="no_session"))
+
+
+@pytest.mark.parametrize(
+    ("polls", "lost"),
+    [
+        (["no_session"], False),
+        (["no_session", "passes", "not_found"], False),
+        (["no_session", "unavailable", "not_found"], True),
+        (["no_session", "not_found"], True),
+    ],
+)
+def test_a_session_that_is_denied_to_two_polls_in_a_row_is_taken_for_lost(
+    polls: list[What], lost: bool
+) -> None:
+    voyage = good()
+    fails(voyage)
+    voyage.log[-1] = replace(voyage.log[-1], at=9.0)
+    voyage.lane.passed += [
+        exchange(2.0 + number, "tasks/get", what=what) for number, what in enumerate(polls)
+    ]
+    assert bool(list(breaches(voyage))) is not lost
 
 
 def fails_where_tasks_are_known_anywhere(voyage: Voyage) -> None:
