@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client import Environment, MemoryJournal, Observer, Point, TaskRecord
-from mcp_tasks_client.engine.observer import DRIVE, GET
+from mcp_tasks_client.engine.observer import DRIVE, GET, LINE
 from mcp_tasks_client.testing import POINTS, HttpError, Stalled
 from tests.kit.json_rpc_host import LIMIT_S, QUICK, asking_server
 from tests.kit.ways import Way, around, beneath, by_client_with_extension, by_url, by_wrapped_client
@@ -56,7 +56,7 @@ async def test_each_step_that_begins_is_told_to_have_ended_or_failed(way: Way, f
                 await spans.polls.wait()
                 await anyio.wait_all_tasks_blocked()
                 tasks.cancel_scope.cancel()
-    assert {DRIVE, GET} <= set(spans.begun) <= {DRIVE, *POINTS}
+    assert {DRIVE, GET, LINE} <= set(spans.begun) <= {DRIVE, LINE, *POINTS}
     assert +spans.open == Counter()
     assert min(spans.open.values()) == 0, "none has ended twice"
     failed = {point: isinstance(error, Exception) for point, error in spans.failures}
