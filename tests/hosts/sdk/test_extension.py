@@ -179,12 +179,13 @@ async def test_a_task_without_an_id_is_a_breach_of_the_protocol() -> None:
 
 
 async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task(made: Made) -> None:
-    server, ours = CurrentServer(gets=[DONE]), extension(MemoryJournal())
+    server, journal = CurrentServer(gets=[DONE]), MemoryJournal()
+    ours = extension(journal)
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
             with pytest.raises(UnexpectedClaimedResult) as caught:
                 await client.session.call_tool("tool")
-            assert await recorded(ours.journal) == [], "nobody drives it"
+            assert await recorded(journal) == [], "nobody drives it"
             (result,) = await resume(client, caught.value.result.task_id)  # type: ignore[attr-defined]  # a ClaimedTask
     assert result.structured_content == {"n": 1}
 
