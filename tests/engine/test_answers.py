@@ -78,6 +78,7 @@ def server() -> ScriptedServer:
     server = ScriptedServer()
     quick: Any = {"poll_interval_ms": 20, "settle_s": 0.01}
     server.tool("sign", [ask("who", WHO), complete(named)], **quick)
+    server.tool("sign_calmly", [ask("who", WHO), complete(named)], poll_interval_ms=1000, settle_s=0.01)
     server.tool("sign_slowly", [ask("who", WHO), work(60), complete(named)], **quick)
     server.tool("ask_first", [ask_first({"who": WHO}), complete(named)], **quick)
     server.tool(
@@ -766,7 +767,8 @@ async def test_a_callback_that_is_late_is_told_so_once_and_its_answer_is_not_sen
 
     async with clients(server, make_journal, {"elicitation": answer}, {}) as (driver, other):
         others.append(other)
-        assert text(await driver.call_tool("sign")) == "Ada"
+        # The task does not end before the callback has returned.
+        assert text(await driver.call_tool("sign_calmly")) == "Ada"
     assert [getattr(line, "mcp_event", "") for line in caplog.records].count("late answer") == 1
     assert "Ada" not in caplog.text
     assert "Bob" not in caplog.text
