@@ -54,9 +54,9 @@ class Drive:
 
     __slots__ = ("_alarm", "asking", "asks", "attempt", "due", "error", "followed", "scope")
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.scope: anyio.CancelScope | None = None
-        self.error = error
+        self.error: Exception | None = None
         self.attempt: ToolCallAttempt | None = None
         self.asks: tuple[Ask, ...] = ()
         self.asking: Asking | None = None

@@ -1,6 +1,6 @@
 """One call as it lives in this process: its entry, its audience, and its driving.
 
-Three rooms write a call, each its own part:
+Three owners write a call, each its own part:
 
 - the store writes the *entry*, which is :class:`LiveCall` itself: the record, its owner, and the request that
   is to be sent;
@@ -95,7 +95,8 @@ class LiveCall:
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send. It outlives a driving:
             one that was taken back before it left goes out for the next caller.
         audience: The callers that wait, and the handles.
-        drive: The driving of the call, also after it has parked; ``None`` while no coroutine drives the call.
+        drive: The driving of the call, which stays once it has parked, for its error; else ``None`` while the
+            call is not driven.
     """
 
     __slots__ = (

@@ -83,9 +83,8 @@ class Performer:
                 case act.SendCancel():
                     await self.cancel_and_log(call)
                 case act.Publish(task):
-                    for (
-                        listener
-                    ) in call.audience.listeners:  # before the callers that wait, which may be gone then
+                    # Listeners come before the callers that wait, which may be gone then.
+                    for listener in call.audience.listeners:
                         await _tell(listener, task)
                     call.audience.publish()
                 case act.Report(said, is_violation):

@@ -1,7 +1,8 @@
 """The life of a call, told by the coroutine that drives it.
 
-``Runner._drive`` is the whole story. It becomes the owner of the call, takes up the work that an earlier
-owner left, and then goes from state to state until the call is finished, parks, or no caller waits for it:
+``Runner._drive`` is the story of one driving; ``begin`` and ``_note_end`` say when one begins. The driver
+becomes the owner of the call, takes up the work that an earlier owner left, and then goes from state to state
+until the call is finished, parks, or no caller waits for it:
 
 - ``Calling``: send ``tools/call``, once, and take the step of its reply;
 - ``Gathering``: put the server's questions to the host, or wait for a slot; then call again;
