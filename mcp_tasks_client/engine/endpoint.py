@@ -170,6 +170,8 @@ class Endpoint:
                 return
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, line.on_unknown)
+                if isinstance(error, OvertakenError):
+                    line.call = None  # it was not made
 
     async def _wait_in(self, line: Line, call: LiveCall, in_background: bool) -> None:
         self.hold(call, line.listeners, line.context)

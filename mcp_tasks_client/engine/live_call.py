@@ -249,6 +249,7 @@ class LiveCall:
         if self.drive is None:
             self.drive = Drive()
         self.drive.park(error)
+        self.audience.told = None  # also if it is the very error of an earlier parking
         self.audience.publish()
 
     def excuse(self) -> None:

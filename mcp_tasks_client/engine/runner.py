@@ -158,17 +158,16 @@ class Runner:
         scope, drive.scope = drive.scope, None
         if scope is None:
             return  # noted before
-        if call.drive is drive and drive.error is None:
-            call.drive = None
+        successor = None if call.drive is drive else call.drive  # it has waited for the end of this one
+        if (successor or drive).error is None:
+            call.drive = None  # each caller that waits has it driven anew, by its own runner
         self._store.registry.note_driver(call)
         call.audience.publish()
         self._store.registry.ring(call)
         if call.over or self._engine.closed:
             call.audience.in_background = False
-        elif call.drive is not None:
-            self._start(call, call.drive)  # it has waited for the end of this one
-        elif scope.cancel_called and call.wanted:
-            self.begin(call)  # it was stopped, and a caller has come meanwhile
+        elif call.audience.in_background and (successor is not None or scope.cancel_called):
+            self.begin(call)  # it was stopped, and is wanted for its handles
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
