@@ -111,7 +111,7 @@ class Held(ScriptedSession):
         return self.end
 
 
-# The refusal is taken before the reply: trio draws the order of what becomes ready at one moment.
+# The refusal is taken before the reply: trio draws the order of two tasks that become ready at one moment.
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_caller_that_joins_while_the_end_of_a_parked_call_is_committed_has_the_end() -> None:
     stop, session, refuses = Stop("commit: Observed", is_on=False), Held(), anyio.Event()
