@@ -42,7 +42,7 @@ class Audience:
         limits: Told whenever a question comes before the host, or is before it no longer.
         in_background: Whether the client has the call driven for handles that it gave out, though no caller
             waits.
-        told: The error that a caller has been told last: why the call was parked.
+        told: True if a caller was told why the call is parked.
         polls: How many polls have ended, with a snapshot or a failure. A look at a record that another
             client drives counts as well.
         poll_failed: The error that the last of them failed with.
@@ -67,7 +67,7 @@ class Audience:
         self.listeners: tuple[OnUpdate, ...] = ()
         self.limits: tuple[Limit, ...] = ()
         self.in_background = False
-        self.told: Exception | None = None
+        self.told = False
         self._refreshing = 0
         self.polls = 0
         self.poll_failed: Exception | None = None

@@ -71,13 +71,12 @@ class Line:
         listeners: Sequence[OnUpdate] = (),
         context: object = None,
         on_unknown: OnUnknown = "raise",
-        limit: TimeLimit | None = None,
     ) -> None:
         self.call: LiveCall | None = None
         self.listeners = listeners
         self.context = context
         self.on_unknown: OnUnknown = on_unknown
-        self.limit = limit
+        self.limit: TimeLimit | None = None
 
     @property
     def begun(self) -> LiveCall:

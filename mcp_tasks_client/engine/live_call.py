@@ -152,11 +152,11 @@ class LiveCall:
 
     @property
     def ours(self) -> bool:
-        """Whether the journal has us as the owner."""
+        """True if the journal has us as the owner."""
         return isinstance(self.ownership, Ours)
 
     def is_open(self, key: str, refusals: int | None = None) -> bool:
-        """Whether a question has no answer yet, and the server still waits for one.
+        """True if a question has no answer yet, and the server still waits for one.
 
         ``refusals`` is how many answers were refused when it was asked; ``None`` leaves that open.
         """
@@ -194,18 +194,13 @@ class LiveCall:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for: the call is finished, or parked with an error."""
+        """True if the call is finished, or parked with an error: no caller has anything to wait for."""
         return self.record.finished or self.error is not None
 
     @property
-    def error_told(self) -> bool:
-        """True if a caller was told why the call is parked. The next caller has the call driven anew."""
-        return self.audience.told is self.error
-
-    @property
     def drivable(self) -> bool:
-        """Whether there is anything to drive. A parked call is driven anew once a caller was told why."""
-        return not self.record.finished and (self.error is None or self.error_told)
+        """True if the call can be driven. A parked one is driven anew once a caller was told why."""
+        return not self.record.finished and (self.error is None or self.audience.told)
 
     @property
     def is_driven(self) -> bool:
@@ -219,12 +214,12 @@ class LiveCall:
 
     @property
     def wanted(self) -> bool:
-        """Whether a caller waits for the call, or the client drives it for its handles."""
+        """True if a caller waits for the call, or the client drives it for its handles."""
         return self.audience.waiters > 0 or self.audience.in_background
 
     @property
     def looked_after(self) -> bool:
-        """Whether the outcome reaches the host by itself: a caller waits, or has a handle that gets it."""
+        """True if the outcome reaches the host by itself: a caller waits, or has a handle that gets it."""
         audience = self.audience
         in_hand = audience.has_handle and (audience.in_background or self.record.finished)
         return audience.waiters > 0 or in_hand
@@ -249,12 +244,12 @@ class LiveCall:
         if self.drive is None:
             self.drive = Drive()
         self.drive.park(error)
-        self.audience.told = None  # also if it is the very error of an earlier parking
+        self.audience.told = False
         self.audience.publish()
 
     def excuse(self) -> None:
         """Have the next caller drive the call anew, though it is parked."""
-        self.audience.told = self.error
+        self.audience.told = True
 
     def instruct(self) -> None:
         """Have the driver read the instructions that the journal has for it."""
@@ -262,7 +257,7 @@ class LiveCall:
         self.ring()
 
     def hear(self) -> bool:
-        """Whether the journal has instructions, as far as was known here until now. It is known no longer."""
+        """Take note of the instructions that the journal has. Returns whether any were known here."""
         was_instructed, self.instructed = self.instructed, False
         return was_instructed
 

@@ -506,7 +506,7 @@ class Owning:
             Whether it was answered, so that the call can be begun anew.
         """
         parked = call.error
-        if parked is None or call.error_told or call.ours:
+        if parked is None or call.audience.told or call.ours:
             return False
         with suppress(JournalError):  # then the caller is told that reason
             record = await self._journal.by_id(call.record.record_id)

@@ -214,5 +214,5 @@ class Prompts:
 
 
 def _is_an_answer(event: Event | None) -> bool:
-    """Whether an event is an answer, and not the reaction of a callback to its cancellation."""
+    """True if an event is an answer, and not the reaction of a callback to its cancellation."""
     return isinstance(event, AnswerReady) and event.answer.get("action") != "cancel"

@@ -105,7 +105,8 @@ class Runner:
         if before is None or before.scope is None:
             self._start(call, call.drive)
         else:
-            before.scope.cancel()  # it is still leaving, and the new drive begins at its end
+            # It is still leaving. At its end each caller that waits begins anew, by its own runner.
+            before.scope.cancel()
 
     def keep(self, call: LiveCall) -> None:
         """Have a call driven on for the handles of it, though no caller waits, until it ends or parks."""
@@ -158,9 +159,9 @@ class Runner:
         scope, drive.scope = drive.scope, None
         if scope is None:
             return  # noted before
-        successor = None if call.drive is drive else call.drive  # it has waited for the end of this one
+        successor = None if call.drive is drive else call.drive  # a caller came while this one was leaving
         if (successor or drive).error is None:
-            call.drive = None  # each caller that waits has it driven anew, by its own runner
+            call.drive = None
         self._store.registry.note_driver(call)
         call.audience.publish()
         self._store.registry.ring(call)
