@@ -536,12 +536,12 @@ async def test_neither_the_tasks_id_nor_the_servers_key_nor_an_answer_is_said(
         said += [repr(inbox), repr(question), repr(record), question.question_id]
         with pytest.raises(InvalidAnswerError) as invalid:
             await question.accept({"name": {SECRET: SECRET}})
+        with pytest.raises(TasksClientError, match="not ended") as early:
+            await inbox.acknowledge(record)
         await question.accept({"name": SECRET})
         with pytest.raises((AlreadyAnsweredError, QuestionWithdrawnError)) as late:
             await question.accept({"name": SECRET + "!"})
-        with pytest.raises(TasksClientError, match="not ended"):
-            await inbox.acknowledge(record)
-        said += [repr(error.value) + str(error.value) for error in (invalid, late)]
+        said += [repr(error.value) + str(error.value) for error in (invalid, early, late)]
         said += map(repr, await inbox.records())
         await ended(handle)
         await inbox.acknowledge(record)
