@@ -15,6 +15,7 @@ from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created, read_call_reply
 from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.questions.context import CallContext
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend
 
 __all__ = ["STALL", "ScriptedSession", "Sent"]
@@ -38,7 +39,7 @@ class Sent:
     call: ToolCall | None = None
     answers: Mapping[str, JSONObject] = field(default_factory=dict)
     session_data: str | None = None
-    context: object = field(default=None, repr=False)
+    context: CallContext | None = field(default=None, repr=False)
 
 
 class ScriptedSession(Session):
@@ -68,7 +69,7 @@ class ScriptedSession(Session):
         endpoint: str = "scripted",
     ) -> None:
         self.sent: list[Sent] = []
-        self.looked_up_with: list[object] = []
+        self.looked_up_with: list[CallContext | None] = []
         self.calls = list(calls)
         self.gets = {task_id: list(steps) for task_id, steps in (gets or {}).items()}
         self.updates = list(updates)
@@ -92,7 +93,9 @@ class ScriptedSession(Session):
         """The defaults."""
         return Limits()
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool as given."""
         self.looked_up_with.append(context)
         return self.tools.get(name)

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from ..aio.signal import Signal, make_signal
 from ..protocol.task import Task
+from ..questions.context import CallContext
 
 __all__ = ["Audience", "InHand", "OnUpdate"]
 
@@ -71,13 +72,13 @@ class Audience:
         self._refreshing = 0
         self.polls = 0
         self.poll_failed: Exception | None = None
-        self._contexts: tuple[object, ...] = ()
+        self._contexts: tuple[CallContext, ...] = ()
         self._in_hand: weakref.ref[InHand] | None = None
         self._changed: Signal | None = None
 
     # ── the callers that wait ─────────────────────────────────────────────────────────────────
 
-    def add(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+    def add(self, listeners: Sequence[OnUpdate] = (), context: CallContext | None = None) -> None:
         """Count one more caller that waits for the call.
 
         Args:
@@ -89,7 +90,7 @@ class Audience:
         if context is not None:
             self._contexts = (*self._contexts, context)
 
-    def remove(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+    def remove(self, listeners: Sequence[OnUpdate] = (), context: CallContext | None = None) -> None:
         """Count one caller less. Takes what :meth:`add` was given."""
         self.waiters -= 1
         # Each once, since two waiters may have given the same.
@@ -98,8 +99,8 @@ class Audience:
             self._contexts = _without(self._contexts, (context,))
 
     @property
-    def context(self) -> object:
-        """The context of the newest caller that waits and has one; ``None`` if there is none. Opaque here."""
+    def context(self) -> CallContext | None:
+        """The context of the newest caller that waits and has one; ``None`` if there is none."""
         return self._contexts[-1] if self._contexts else None
 
     def add_limit(self, limit: Limit) -> None:

@@ -28,6 +28,7 @@ from ..machine.states import Calling
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool
 from ..questions.callbacks import Inputs
+from ..questions.context import CallContext
 from ..questions.question import open_questions
 from ..sessions.base import Session, Snapshot, ToolCall
 from .answering import Answering
@@ -69,7 +70,7 @@ class Line:
     def __init__(
         self,
         listeners: Sequence[OnUpdate] = (),
-        context: object = None,
+        context: CallContext | None = None,
         on_unknown: OnUnknown = "raise",
     ) -> None:
         self.call: LiveCall | None = None
@@ -342,7 +343,9 @@ class Endpoint:
         finally:
             await self.let_go(call)
 
-    def hold(self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+    def hold(
+        self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: CallContext | None = None
+    ) -> None:
         """Have a call driven until :meth:`let_go`. The listeners are told of each changed snapshot.
 
         Raises:
@@ -353,7 +356,7 @@ class Endpoint:
         self._runner.begin(call)
 
     async def let_go(
-        self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None
+        self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: CallContext | None = None
     ) -> None:
         """Wait for a call no longer. Without other callers it stops. Takes the arguments of :meth:`hold`.
 

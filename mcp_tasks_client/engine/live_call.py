@@ -24,6 +24,7 @@ from ..machine.states import Observing, questions_of
 from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import name_tool
+from ..questions.context import CallContext
 from ..sessions.base import TaskRef, ToolCall
 from .audience import Audience
 from .call_log import log_park
@@ -175,8 +176,8 @@ class LiveCall:
     # ── who needs it ──────────────────────────────────────────────────────────────────────────
 
     @property
-    def context(self) -> object:
-        """The context of the newest caller that waits, or else of the one that made the call. Opaque here."""
+    def context(self) -> CallContext | None:
+        """The context of the newest caller that waits, or else of the one that made the call."""
         context = self.audience.context
         return self.tool_call.context if context is None and self.tool_call is not None else context
 

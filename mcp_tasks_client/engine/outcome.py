@@ -23,6 +23,7 @@ from ..protocol import OLDER_VERSION, JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.task import UNKNOWN
 from ..protocol.text import name_tool, quote
+from ..questions.context import CallContext
 from ..sessions.base import GATEWAY_STATUSES, Session
 from .tool_result import OutputSchema, read_result
 
@@ -36,7 +37,7 @@ async def read_outcome(
     record: TaskRecord,
     session: Session | None,
     deadline: float | None,
-    context: object = None,
+    context: CallContext | None = None,
     output_schema: OutputSchema = "raise",
     *,
     raise_on_error: bool = False,
@@ -122,7 +123,7 @@ def _first_text(result: CallToolResult) -> str:
 async def read_raw_outcome(
     record: TaskRecord,
     session: Session | None,
-    context: object = None,
+    context: CallContext | None = None,
     output_schema: OutputSchema = "raise",
 ) -> JSONObject:
     """The result of a finished call as it came, checked as :func:`read_outcome` does.

@@ -13,6 +13,7 @@ from ..aio.uncut import run_to_its_end
 from ..errors import TasksClientError
 from ..protocol import JSONObject
 from ..protocol.text import name_tool
+from ..questions.context import CallContext
 from ..sessions.base import Session
 from .engine import Engine
 from .live_call import LiveCall
@@ -87,7 +88,7 @@ class Outcomes:
             raise_on_error=raise_on_error,
         )
 
-    async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
+    async def read_raw(self, call: LiveCall, context: CallContext | None = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.
 
         Raises:

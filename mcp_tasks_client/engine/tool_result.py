@@ -17,6 +17,7 @@ from ..errors import RemoteProtocolError
 from ..protocol import JSONObject, MalformedError
 from ..protocol.json_schema import MAX_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
 from ..protocol.text import name_tool, quote
+from ..questions.context import CallContext
 from ..sessions.base import Session
 from ..sessions.oddities import note_oddity
 
@@ -41,7 +42,7 @@ async def read_result(
     task_id: str | None,
     session: Session | None,
     deadline: float | None,
-    context: object = None,
+    context: CallContext | None = None,
     output_schema: OutputSchema = "raise",
 ) -> CallToolResult:
     """The result of a call.
@@ -144,7 +145,7 @@ def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
 
 
 async def _output_schema(
-    tool: str, session: Session, deadline: float, context: object, *, fresh: bool = False
+    tool: str, session: Session, deadline: float, context: CallContext | None, *, fresh: bool = False
 ) -> JSONObject | None:
     """The output schema of the tool, where it can be known soon enough."""
     with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)):

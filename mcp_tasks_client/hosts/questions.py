@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
-
 from ..protocol import JSONObject
-from ..protocol.replies import Reply, RpcError
+from ..protocol.replies import RpcError
 from ..protocol.text import quote
 from ..questions.answers import NoAnswerError, fit_answer
 from ..questions.callbacks import InputContext, Inputs
 from ..questions.kinds import KINDS, can_be_asked, is_for_person
 
-__all__ = ["AskHost", "HostContext", "HostInputs", "read_answer", "tell_refusal"]
-
-AskHost: TypeAlias = Callable[[JSONObject], Awaitable[Reply]]
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class HostContext:
-    """The host's request that is being served: the context of each request that is made for its sake."""
-
-    ask: AskHost | None = field(default=None, repr=False)
-    """Asks the host; ``None`` if only the reply to the call can ask it."""
+__all__ = ["HostInputs", "read_answer", "tell_refusal"]
 
 
 class HostInputs(Inputs):
@@ -47,8 +33,7 @@ class HostInputs(Inputs):
             NoAnswerError: It cannot be asked now. The call parks, and if the host can answer at all, the
                 reply to its ``tools/call`` carries the question.
         """
-        host = context.context
-        ask = host.ask if isinstance(host, HostContext) else None
+        ask = None if context.context is None else context.context.ask
         if not can_be_asked(request, self._capabilities):
             raise NoAnswerError(
                 f"the host's session declares nothing that could answer {quote(str(request.get('method')))}; "

@@ -35,6 +35,7 @@ from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.task import Task
 from .answers import NoAnswerError, check_form, dump_answer, fill_answer, read_params
+from .context import CallContext
 from .kinds import KINDS, Kind
 from .question import Question
 
@@ -78,8 +79,8 @@ class InputContext:
     reference: TaskReference | None = field(default=None, repr=False)
     """Of the call, for :meth:`TasksClient.attach`; ``None`` as above."""
 
-    context: object = field(default=None, repr=False)
-    """What the way in brought along with the call, such as a host's request. Of no use to a callback."""
+    context: CallContext | None = field(default=None, repr=False)
+    """The context of the call, where the way in serves a host's requests. Of no use to a callback."""
 
 
 _Elicited: TypeAlias = ElicitResult | ErrorData | None

@@ -31,6 +31,7 @@ from ..errors import RemoteProtocolError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import CallReply
 from ..protocol.task import Task
+from ..questions.context import CallContext
 
 __all__ = [
     "GATEWAY_STATUSES",
@@ -109,8 +110,8 @@ class ToolCall:
     hear: Callable[[JSONObject], None] | None = field(default=None, repr=False, compare=False)
     """Told of each notification that comes before the reply, where the session can hear any."""
 
-    context: object = field(default=None, repr=False, compare=False)
-    """What the caller brings along."""
+    context: CallContext | None = field(default=None, repr=False, compare=False)
+    """Of the caller; a session passes it to its transport and reads nothing of it."""
 
     label: str | None = field(default=None, compare=False)
     """A short text for people, which is not sent."""
@@ -124,8 +125,8 @@ class TaskRef:
     session_data: str | None = field(default=None, repr=False)
     """What the session said of the task last, in :class:`Snapshot` or ``Created``. Opaque to others."""
 
-    context: object = field(default=None, repr=False, compare=False)
-    """What whoever drives the call now brings along."""
+    context: CallContext | None = field(default=None, repr=False, compare=False)
+    """Of the newest caller that waits; a session passes it to its transport and reads nothing of it."""
 
     before_send: BeforeSend | None = field(default=None, repr=False, compare=False)
     """To be awaited right before the request may reach the server, after a wait for its turn. Its exceptions
@@ -169,7 +170,9 @@ class Session(ABC):
         return False
 
     @abstractmethod
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
 
         Args:
@@ -179,7 +182,7 @@ class Session(ABC):
             context: Of the call for whose sake the tool is looked up.
         """
 
-    async def may_make_task(self, name: str, *, context: object = None) -> bool:
+    async def may_make_task(self, name: str, *, context: CallContext | None = None) -> bool:
         """Whether a call of a tool may become a task. The default leaves that to the reply.
 
         Raises:
@@ -219,7 +222,7 @@ class Session(ABC):
         """Note that the end of a task is journaled, so that nobody needs the server for it any more."""
 
     async def ask(
-        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+        self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
     ) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
@@ -247,7 +250,7 @@ class Session(ABC):
         """Close what the session has opened itself. Further requests are refused."""
 
 
-def latest_context(refs: Mapping[str, TaskRef]) -> object:
+def latest_context(refs: Mapping[str, TaskRef]) -> CallContext | None:
     """The context of a request that concerns no single call: that of the newest of the observed tasks."""
     found = list(refs.values())
     return found[-1].context if found else None

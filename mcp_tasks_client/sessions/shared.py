@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from ..errors import SessionError
+from ..questions.context import CallContext
 
 __all__ = ["Shared"]
 
@@ -23,11 +24,11 @@ class Shared(Generic[T]):
     its value, or a copy of its error. If the first is cancelled, one of the others begins anew.
     """
 
-    def __init__(self, act: Callable[[object], Awaitable[T]]) -> None:
+    def __init__(self, act: Callable[[CallContext | None], Awaitable[T]]) -> None:
         self._act = act
         self._attempt: _Attempt[T] | None = None
 
-    async def run(self, context: object) -> T:
+    async def run(self, context: CallContext | None) -> T:
         """The value of the action, carried out here or by the caller that does so already.
 
         Raises:

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import RemoteProtocolError, SessionError
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
+from ..questions.context import CallContext
 from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
 from .repetition import repeat
@@ -104,7 +105,7 @@ class ToolCatalogue:
 
     def __init__(
         self,
-        request: Callable[[str, JSONObject, object], Awaitable[JSONObject]],
+        request: Callable[[str, JSONObject, CallContext | None], Awaitable[JSONObject]],
         endpoint: str,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -124,7 +125,7 @@ class ToolCatalogue:
         extensions = self.capabilities.get("extensions")
         return isinstance(extensions, dict) and EXTENSION_ID in extensions
 
-    async def discover(self, context: object) -> None:
+    async def discover(self, context: CallContext | None) -> None:
         """Ask the server whether it speaks our version, unless it has said so.
 
         Raises:
@@ -134,7 +135,7 @@ class ToolCatalogue:
         if not self._version_known:
             await self._discovery.run(context)
 
-    async def find(self, name: str, context: object, *, fresh: bool = False) -> ListedTool | None:
+    async def find(self, name: str, context: CallContext | None, *, fresh: bool = False) -> ListedTool | None:
         """The tool of that name, ``None`` if there is none.
 
         A name that the list does not have is looked for once more, in a new list, and then remembered as
@@ -155,7 +156,7 @@ class ToolCatalogue:
             self._absent.add(name)
         return listed
 
-    async def find_for_call(self, name: str, context: object) -> ListedTool | None:
+    async def find_for_call(self, name: str, context: CallContext | None) -> ListedTool | None:
         """The tool of that name, about to be called. A name that is not listed may still be callable.
 
         Raises:
@@ -177,7 +178,7 @@ class ToolCatalogue:
 
     # ── the version ───────────────────────────────────────────────────────────────────────────
 
-    async def _discover(self, context: object) -> None:
+    async def _discover(self, context: CallContext | None) -> None:
         check = partial(self._check_version, context)
         try:
             await self._repeat(check)
@@ -189,7 +190,7 @@ class ToolCatalogue:
             await self._repeat(check)
         self._version_known = True
 
-    async def _check_version(self, context: object) -> None:
+    async def _check_version(self, context: CallContext | None) -> None:
         try:
             result = await self._request("server/discover", {}, context)
         except SessionError as error:
@@ -210,7 +211,7 @@ class ToolCatalogue:
 
     # ── the list ──────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch(self, context: object) -> None:
+    async def _fetch(self, context: CallContext | None) -> None:
         await self.discover(context)
         tools: dict[str, ListedTool] = {}
         faults: list[str] = []
@@ -255,7 +256,7 @@ class ToolCatalogue:
                 faults[0],
             )
 
-    async def _fetch_page(self, cursor: str | None, context: object) -> JSONObject:
+    async def _fetch_page(self, cursor: str | None, context: CallContext | None) -> JSONObject:
         try:
             page = await self._request("tools/list", {} if cursor is None else {"cursor": cursor}, context)
         except SessionError as error:

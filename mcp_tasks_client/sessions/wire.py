@@ -23,6 +23,7 @@ from ..protocol.params import call_params, task_params
 from ..protocol.replies import CallReply, read_call_reply
 from ..protocol.task import read_task
 from ..protocol.text import is_encodable
+from ..questions.context import CallContext
 from .base import (
     OTHER_VERSION,
     BeforeSend,
@@ -54,7 +55,7 @@ class WireRequest:
     params: JSONObject = field(repr=False)
     """Without ``_meta``."""
 
-    context: object = field(repr=False)
+    context: CallContext | None = field(repr=False)
     """Of the call for whose sake the request is sent."""
 
     call: ToolCall | None = None
@@ -98,7 +99,7 @@ class WireSession(Session):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.endpoint}>"
 
-    async def discover(self, context: object = None) -> None:
+    async def discover(self, context: CallContext | None = None) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so. The default asks nothing.
 
         Raises:
@@ -167,7 +168,7 @@ class WireSession(Session):
         _refuse_task(raw, "tasks/cancel")
 
     async def ask(
-        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+        self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
     ) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 

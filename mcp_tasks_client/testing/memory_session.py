@@ -11,6 +11,7 @@ from ..aio.clock import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
+from ..questions.context import CallContext
 from ..sessions.base import BeforeSend, Limits, ObservedTasks
 from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
 from ..sessions.wire import WireRequest, WireSession
@@ -44,7 +45,9 @@ class ServerSession(WireSession):
         self._requests = requests
         self._streams: set[Stream] = set()
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool as it is listed now."""
         await checkpoint()
         return self._requests.listed_tool(name)

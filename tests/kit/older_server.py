@@ -22,6 +22,7 @@ from mcp_tasks_client.hosts.relay.messages import make_message, read_message
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.questions.callbacks import Callbacks, Inputs
+from mcp_tasks_client.questions.context import CallContext
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.transport import Request, Response
 from mcp_tasks_client.sessions.http.transport_httpx import HttpxTransport
@@ -141,7 +142,7 @@ class Arrived:
 class Noting(HttpxTransport):
     """Notes with which context each message of the client's is sent."""
 
-    def __init__(self, client: httpx.AsyncClient, sent: list[tuple[str, object]]) -> None:
+    def __init__(self, client: httpx.AsyncClient, sent: list[tuple[str, CallContext | None]]) -> None:
         super().__init__(httpx, client, None, max_idle=1)
         self._sent = sent
 
@@ -179,7 +180,7 @@ class OlderServer:
         self.gone: dict[str | None, httpx.Response] = {}
         self.arrived: list[Arrived] = []
         self.answers: dict[Any, Any] = {}
-        self.contexts: list[tuple[str, object]] = []
+        self.contexts: list[tuple[str, CallContext | None]] = []
         self.results: list[Stream] = []
         self.metadata: list[Any] = []
         self.entered = self.left = 0

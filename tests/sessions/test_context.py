@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
@@ -38,6 +38,7 @@ from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.questions.callbacks import Callbacks, NoAnswerError
+from mcp_tasks_client.questions.context import CallContext
 from mcp_tasks_client.sessions.by_url.discovery import DiscoveringSession
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
@@ -56,6 +57,14 @@ from ..scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
+
+@dataclass(frozen=True)
+class Brought(CallContext):
+    """A context that is told apart by its name."""
+
+    name: str
+
+
 ANSWER: JSONObject = {"action": "accept", "content": {"name": "Ada"}}
 
 
@@ -69,7 +78,7 @@ async def nothing() -> None:
 class Asked(Callbacks):
     """Has no answer, and notes what it was asked with."""
 
-    with_context: object = None
+    with_context: CallContext | None = None
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
         self.with_context = context.context
@@ -85,31 +94,33 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
     record = TaskRecord(
         record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
     )
-    call = LiveCall(record, Ours(1, 0), tool_call=ToolCall(name="slow", context="brought by the first"))
+    call = LiveCall(
+        record, Ours(1, 0), tool_call=ToolCall(name="slow", context=Brought("brought by the first"))
+    )
     created, _ = await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
-    call.audience.add(context="brought by the second")
+    call.audience.add(context=Brought("brought by the second"))
     await requests.call(call, SendCall(), nothing)
     call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
     await requests.get(call)
     await requests.update(call, {"k": ANSWER})
     await requests.cancel(call)
     await requests.ask(call, Ask(key="k", request=form("?")), None)
-    call.audience.remove(context="brought by the second")
+    call.audience.remove(context=Brought("brought by the second"))
     await requests.get(call)
     assert [(sent.method, sent.context) for sent in session.sent] == [
-        ("tools/call", "brought by the first"),
-        ("tools/call", "brought by the second"),
-        ("tasks/get", "brought by the second"),
-        ("tasks/update", "brought by the second"),
-        ("tasks/cancel", "brought by the second"),
-        ("tasks/get", "brought by the first"),
+        ("tools/call", Brought("brought by the first")),
+        ("tools/call", Brought("brought by the second")),
+        ("tasks/get", Brought("brought by the second")),
+        ("tasks/update", Brought("brought by the second")),
+        ("tasks/cancel", Brought("brought by the second")),
+        ("tasks/get", Brought("brought by the first")),
     ]
-    assert inputs.with_context == "brought by the second"
+    assert inputs.with_context == Brought("brought by the second")
     assert "brought" not in repr(session.sent)
     soon = anyio.current_time() + 9
-    await read_result(text_result("x"), "slow", None, session, soon, "brought by the third")
-    assert session.looked_up_with == ["brought by the third"]
+    await read_result(text_result("x"), "slow", None, session, soon, Brought("brought by the third"))
+    assert session.looked_up_with == [Brought("brought by the third")]
 
 
 async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for_with_its_context() -> None:
@@ -122,9 +133,11 @@ async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for
     assert call is not None
     calls = HostCalls(engine)
     endpoint = Endpoint(engine, session, Callbacks(), Scope("scripted"))
-    made = await calls.make(replace(call, tool_call=replace(call.tool_call, context="brought")), endpoint, ())
+    made = await calls.make(
+        replace(call, tool_call=replace(call.tool_call, context=Brought("brought"))), endpoint, ()
+    )
     assert made.reply == {"resultType": "complete", **text_result("done")}
-    assert session.looked_up_with == ["brought"]
+    assert session.looked_up_with == [Brought("brought")]
     await calls.aclose()
 
 
@@ -132,7 +145,7 @@ async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for
 
 
 @asynccontextmanager
-async def over_http(sent: list[tuple[str, object]]) -> AsyncIterator[HttpSession]:
+async def over_http(sent: list[tuple[str, CallContext | None]]) -> AsyncIterator[HttpSession]:
     server = ScriptedServer()
     server.tool("slow", [work(0.0), ask("k", form("?", name="string")), complete(text_result("done"))])
     with anyio.fail_after(20):
@@ -147,50 +160,56 @@ async def over_http(sent: list[tuple[str, object]]) -> AsyncIterator[HttpSession
 
 
 async def test_each_request_over_http_has_the_context_of_its_call() -> None:
-    sent: list[tuple[str, object]] = []
+    sent: list[tuple[str, CallContext | None]] = []
     async with over_http(sent) as session:
-        created = await session.call(ToolCall(name="slow", context="call"), nothing)
+        created = await session.call(ToolCall(name="slow", context=Brought("call")), nothing)
         assert isinstance(created, Created)
         ref = TaskRef(created.task.task_id, created.session_data)
-        await session.get(replace(ref, context="get"))
-        await session.update(replace(ref, context="update"), {"k": ANSWER})
-        await session.cancel(replace(ref, context="cancel"))
-        await session.tool("slow", fresh=True, context="tool")
-        await session.ask("server/discover", {}, context="ask")
+        await session.get(replace(ref, context=Brought("get")))
+        await session.update(replace(ref, context=Brought("update")), {"k": ANSWER})
+        await session.cancel(replace(ref, context=Brought("cancel")))
+        await session.tool("slow", fresh=True, context=Brought("tool"))
+        await session.ask("server/discover", {}, context=Brought("ask"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
                 session.run,
-                Observed(replace(ref, context="older"), TaskRef("other", None, "newest observed")),
+                Observed(
+                    replace(ref, context=Brought("older")), TaskRef("other", None, Brought("newest observed"))
+                ),
             )
             while sent[-1][0] != "subscriptions/listen":
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
     assert sent[:9] == [
-        ("server/discover", "call"),
-        ("tools/list", "call"),
-        ("tools/call", "call"),
-        ("tasks/get", "get"),
-        ("tasks/update", "update"),
-        ("tasks/cancel", "cancel"),
-        ("tools/list", "tool"),
-        ("server/discover", "ask"),
-        ("subscriptions/listen", "newest observed"),
+        ("server/discover", Brought("call")),
+        ("tools/list", Brought("call")),
+        ("tools/call", Brought("call")),
+        ("tasks/get", Brought("get")),
+        ("tasks/update", Brought("update")),
+        ("tasks/cancel", Brought("cancel")),
+        ("tools/list", Brought("tool")),
+        ("server/discover", Brought("ask")),
+        ("subscriptions/listen", Brought("newest observed")),
     ]
 
 
 async def test_a_server_that_is_asked_for_its_version_first_is_asked_with_the_context_of_the_call() -> None:
-    sent: list[tuple[str, object]] = []
+    sent: list[tuple[str, CallContext | None]] = []
     async with over_http(sent) as http:
 
         def speak_other(http: HttpSession) -> Session:
             raise AssertionError("the server speaks 2026-07-28")
 
         session = DiscoveringSession(http, speak_other)
-        await session.other(context="other")
-        await session.may_make_task("slow", context="may it")
-        await session.tool("slow", context="tool")
-        await session.ask("server/discover", {}, context="ask")
-    assert sent == [("server/discover", "other"), ("tools/list", "tool"), ("server/discover", "ask")]
+        await session.other(context=Brought("other"))
+        await session.may_make_task("slow", context=Brought("may it"))
+        await session.tool("slow", context=Brought("tool"))
+        await session.ask("server/discover", {}, context=Brought("ask"))
+    assert sent == [
+        ("server/discover", Brought("other")),
+        ("tools/list", Brought("tool")),
+        ("server/discover", Brought("ask")),
+    ]
 
 
 # ── MCP 2025-11-25 over HTTP ──────────────────────────────────────────────────────────────────
@@ -200,18 +219,18 @@ async def test_each_request_at_2025_11_25_has_the_context_of_its_call() -> None:
     wire, observed = OlderServer(), Observed()
     wire.server_stream = Stream()
     async with wire.session(observed) as session:
-        created = await session.call(ToolCall(name="slow", context="call"), nothing)
+        created = await session.call(ToolCall(name="slow", context=Brought("call")), nothing)
         assert isinstance(created, Created)
         await wire.wait_for("GET")
         assert set(wire.contexts) == {
-            ("initialize", "call"),
-            ("notifications/initialized", "call"),
-            ("tools/list", "call"),
-            ("tools/call", "call"),
-            ("GET", "call"),
+            ("initialize", Brought("call")),
+            ("notifications/initialized", Brought("call")),
+            ("tools/list", Brought("call")),
+            ("tools/call", Brought("call")),
+            ("GET", Brought("call")),
         }
         wire.task = {**wire.task, "status": "input_required"}
-        ref = TaskRef(created.task.task_id, created.session_data, "first poll")
+        ref = TaskRef(created.task.task_id, created.session_data, Brought("first poll"))
         observed.observe(ref)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.get, ref)
@@ -219,26 +238,26 @@ async def test_each_request_at_2025_11_25_has_the_context_of_its_call() -> None:
             stream.event(question(0))
         asked = await observed.wait_until(lambda snapshot: bool(snapshot.task.input_requests))
         (key,) = asked.task.input_requests or {}
-        await session.update(replace(observed.kept[TASK], context="update"), {key: ANSWER})
+        await session.update(replace(observed.kept[TASK], context=Brought("update")), {key: ANSWER})
         wire.task = {**wire.task, "status": "working"}
-        await session.get(replace(observed.kept[TASK], context="last poll"))
-        assert await session.may_make_task("slow", context="unused: all is known")
-        await session.ask("server/discover", {}, context="ask")
-        await session.tool("slow", fresh=True, context="tool")
+        await session.get(replace(observed.kept[TASK], context=Brought("last poll")))
+        assert await session.may_make_task("slow", context=Brought("unused: all is known"))
+        await session.ask("server/discover", {}, context=Brought("ask"))
+        await session.tool("slow", fresh=True, context=Brought("tool"))
         # The stream that a server closes is opened again for the sake of the newest task observed.
         wire.server_stream.end()
-        observed.kept[TASK] = replace(observed.kept[TASK], context="observed now")
+        observed.kept[TASK] = replace(observed.kept[TASK], context=Brought("observed now"))
         wire.server_stream = Stream()
         await wire.wait_for("GET", 2)
-    assert [sent for sent in wire.contexts if sent[1] != "call"] == [
-        ("tasks/get", "first poll"),
-        ("tasks/result", "first poll"),
-        ("answer", "update"),
-        ("tasks/get", "last poll"),
-        ("ping", "ask"),
-        ("tools/list", "tool"),
-        ("GET", "observed now"),
-        ("notifications/cancelled", "last poll"),
+    assert [sent for sent in wire.contexts if sent[1] != Brought("call")] == [
+        ("tasks/get", Brought("first poll")),
+        ("tasks/result", Brought("first poll")),
+        ("answer", Brought("update")),
+        ("tasks/get", Brought("last poll")),
+        ("ping", Brought("ask")),
+        ("tools/list", Brought("tool")),
+        ("GET", Brought("observed now")),
+        ("notifications/cancelled", Brought("last poll")),
     ]
 
 
@@ -246,13 +265,13 @@ async def test_a_question_of_a_plain_call_at_2025_11_25_is_put_with_the_context_
     wire, inputs, stream = OlderServer(), Asked(), Stream()
     wire.replies["tools/call"] = lambda arrived: stream
     async with wire.session(Observed(), inputs=inputs) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.call, ToolCall(name="plain", context="call"), nothing)
+        tasks.start_soon(session.call, ToolCall(name="plain", context=Brought("call")), nothing)
         await wire.wait_for("tools/call")
         stream.event(question(0, task_id=None))
         await wire.wait_for("answer")
         stream.reply(text_result("done"))
-    assert inputs.with_context == "call"
-    assert dict(wire.contexts)["answer"] == "call"
+    assert inputs.with_context == Brought("call")
+    assert dict(wire.contexts)["answer"] == Brought("call")
 
 
 async def refuse(context: object, params: object) -> ElicitResult:
@@ -265,9 +284,9 @@ async def test_a_question_that_is_a_task_of_the_client_is_put_with_the_context_o
     asked = question(0, task_id=None)
     asked["params"]["task"] = {"ttl": 60_000}
     async with wire.session(Observed(), inputs=inputs) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.call, ToolCall(name="plain", context="call"), nothing)
+        tasks.start_soon(session.call, ToolCall(name="plain", context=Brought("call")), nothing)
         await wire.wait_for("tools/call")
         stream.event(asked)
         await wire.wait_for("notifications/tasks/status")
         stream.reply(text_result("done"))
-    assert inputs.with_context == "call"
+    assert inputs.with_context == Brought("call")

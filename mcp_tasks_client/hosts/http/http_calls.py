@@ -201,7 +201,7 @@ class _HttpCall:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
         self.stream = stream = ReplyStream(self._make, self._calls.clock)
         if asks:
-            self._host.ask = stream.ask
+            self._host = replace(self._host, ask=stream.ask)
         try:
             await stream.start()
         except BaseException:
@@ -265,7 +265,7 @@ class _HttpCall:
         record_id = self._call.record_id
         if error.handle is not None and error.handle.task_id is not None:
             record_id = error.handle.reference["record_id"]
-        self._host.record_id = record_id
+        self._host.note_refusal(record_id)
         return _End(MadeCall(as_rpc_error(error)), error.http_status or 401, error.challenge, record_id)
 
     # ── what the host is told ─────────────────────────────────────────────────────────────────
@@ -285,7 +285,9 @@ class _HttpCall:
         An event stream that has begun has its status. And an auth flow sends a request again only once, so
         that what expires again after it was renewed cannot be told to it by a status.
         """
-        is_too_late = self.stream is not None or (self._was_refused and self._host.accepted)
+        is_too_late = self.stream is not None or (
+            self._was_refused and self._calls.servers.requests.has_accepted(self._host)
+        )
         return end.record_id is not None and is_too_late and self._call.is_current
 
     async def close(self, *, is_read: bool) -> None:

@@ -11,16 +11,17 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
+from weakref import WeakSet
 
 import httpx
 
 from ...errors import ConnectionLostError
 from ...protocol import RequestId
 from ...protocol.text import digest
+from ...questions.context import CallContext
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
 from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
 from ...sessions.request_errors import CREDENTIAL_STATUSES
-from ..questions import HostContext
 
 __all__ = ["HostRequest", "InnerTransport"]
 
@@ -46,8 +47,8 @@ _NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 """The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class HostRequest(HostContext):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostRequest(CallContext):
     """The host's request that is being served, over HTTP.
 
     Attributes:
@@ -56,14 +57,12 @@ class HostRequest(HostContext):
         url: To which it goes.
         user: Equal for requests that go with the same credential: a digest of the headers that may tell users
             apart. It is stored nowhere.
-        accepted: Whether a server has taken the credential, in a request that was made for the sake of this.
     """
 
     request: Any = field(repr=False)
     headers: Sequence[tuple[str, str]] = field(repr=False)
     url: str
     user: str = field(repr=False)
-    accepted: bool = False
 
     @classmethod
     def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
@@ -91,8 +90,8 @@ class HostRequest(HostContext):
         record_id: str | None = self.request.extensions.get(_RECORD)
         return record_id
 
-    @record_id.setter
-    def record_id(self, record_id: str | None) -> None:
+    def note_refusal(self, record_id: str | None) -> None:
+        """Note on the host's request, which an auth flow may send again, which call it then goes on with."""
         self.request.extensions[_RECORD] = record_id
 
     def name(self, request_id: RequestId | None) -> Hashable:
@@ -108,11 +107,16 @@ class InnerTransport(Transport):
         self._library: Any = library
         self._inner = inner
         self._body = body_class(library)
+        self._accepted: WeakSet[HostRequest] = WeakSet()
 
     @property
     def closed(self) -> bool:
         """Never closed: :class:`HttpCalls` ends its calls before it closes the host's transport."""
         return False
+
+    def has_accepted(self, host: HostRequest) -> bool:
+        """Whether a server has taken the credential, in a request of ours."""
+        return host in self._accepted
 
     async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request as the host would, whose request is its context."""
@@ -139,7 +143,8 @@ class InnerTransport(Transport):
         )
         sent.read()  # so that a transport of the host's may look at its content
         response = await self._inner.handle_async_request(sent)
-        host.accepted = host.accepted or response.status_code not in CREDENTIAL_STATUSES
+        if response.status_code not in CREDENTIAL_STATUSES:
+            self._accepted.add(host)
         return HttpxResponse(response)
 
     async def aclose(self) -> None:

@@ -58,7 +58,7 @@ class Servers:
         principal: str,
     ) -> None:
         self._engine = engine
-        self._requests = requests
+        self.requests = requests
         self._callbacks = callbacks
         self._endpoint = endpoint
         self._principal = principal
@@ -104,7 +104,7 @@ class Servers:
                 older=_OLDER,
                 capabilities=capabilities,
                 limits=self._limits,
-                http_client=self._requests,
+                http_client=self.requests,
                 endpoint=self._endpoint,
                 client_info=call.client_info,
             )

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from ...errors import ConnectionLostError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
+from ...questions.context import CallContext
 from ...sessions.v2025.connection import Connection, Hear, OwnRequest
 from ...sessions.v2025.shapes import read_created_task
 from ..sdk.introspection import error_of
@@ -87,7 +88,9 @@ class RelayConnection(Connection):
         denied.patience = _MOST_DENIALS, 0.0  # one of several replicas may not know the session
         raise denied
 
-    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+    async def answer(
+        self, request_id: RequestId, reply: Reply, context: CallContext | None, task_id: str | None
+    ) -> None:
         """Answer a request of the server's. The SDK does not tell whether the answer arrives.
 
         So the answer is journaled until a snapshot shows that the task goes on.
@@ -99,12 +102,12 @@ class RelayConnection(Connection):
             raise errors.closed("connection of the host's session", sent=False)
         raise errors.timed_out(self._timeout_s)
 
-    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+    async def notify(self, method: str, params: JSONObject, context: CallContext | None) -> None:
         """Send a notification. Nothing is raised if the connection is gone."""
         with anyio.move_on_after(self._timeout_s):
             await self._relay.notify(method, params)
 
-    async def listen(self, context: Callable[[], object]) -> None:
+    async def listen(self, context: Callable[[], CallContext | None]) -> None:
         """Return when the connection ends. Messages of the server on its own account come over the relay."""
         self.listening.set()
         await self._relay.closed.wait()

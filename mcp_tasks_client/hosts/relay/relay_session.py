@@ -19,18 +19,18 @@ from ...protocol.params import request_meta
 from ...protocol.replies import RpcError
 from ...protocol.text import header_value
 from ...questions.callbacks import Callbacks
+from ...questions.context import CallContext
 from ...sessions.base import BeforeSend, Limits
 from ...sessions.wire import WireRequest, WireSession
 from ..host_call import HostCall
-from ..questions import HostContext
 from ..sdk.introspection import error_of
 from .relay import Relay
 
 __all__ = ["RelaySession", "RelayedCall"]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class RelayedCall(HostContext):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RelayedCall(CallContext):
     """The host's request that is being served, over a relay."""
 
     call: HostCall
@@ -48,7 +48,9 @@ class RelaySession(WireSession):
         self._relay = relay
         self._capabilities = {} if callbacks is None else callbacks.capabilities
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """Nothing: the host's session knows the tools, and checks results itself."""
         return None
 

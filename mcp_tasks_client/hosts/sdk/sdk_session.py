@@ -25,6 +25,7 @@ from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import RpcError
 from ...questions.callbacks import Callbacks, InputContext
+from ...questions.context import CallContext
 from ...questions.kinds import KINDS, Kind
 from ...sessions.base import BeforeSend, Limits
 from ...sessions.request_errors import RequestErrors
@@ -93,7 +94,9 @@ class SdkSession(WireSession):
         """As given."""
         return self._ephemeral
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
 
         Raises:
@@ -160,7 +163,7 @@ class SdkSession(WireSession):
             self._catalogue.forget_tools()
         return await self._catalogue.find(name, None, fresh=fresh)
 
-    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+    async def _look_up(self, method: str, params: JSONObject, context: CallContext | None) -> JSONObject:
         session = self.connected(method)
         if method == "server/discover":
             return {"supportedVersions": [PROTOCOL_VERSION]}  # as was agreed on when the host connected

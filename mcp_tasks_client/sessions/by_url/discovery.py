@@ -19,6 +19,7 @@ from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...protocol.replies import CallReply
 from ...questions.callbacks import Inputs
+from ...questions.context import CallContext
 from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from ..shared import Shared
 from ..tool_catalogue import OtherVersionError
@@ -80,11 +81,13 @@ class DiscoveringSession(Session, Generic[NativeT]):
         """True if the server's tasks end with its process."""
         return self._native.ephemeral
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
         return await (await self._choose(context)).tool(name, fresh=fresh, context=context)
 
-    async def other(self, *, context: object = None) -> Session | None:
+    async def other(self, *, context: CallContext | None = None) -> Session | None:
         """The session of another version, if the server needs one.
 
         Raises:
@@ -93,7 +96,7 @@ class DiscoveringSession(Session, Generic[NativeT]):
         chosen = await self._choose(context)
         return None if chosen is self._native else chosen
 
-    async def may_make_task(self, name: str, *, context: object = None) -> bool:
+    async def may_make_task(self, name: str, *, context: CallContext | None = None) -> bool:
         """Whether a call of a tool may become a task."""
         return await (await self._choose(context)).may_make_task(name, context=context)
 
@@ -119,7 +122,7 @@ class DiscoveringSession(Session, Generic[NativeT]):
             self._chosen.forget(task_id)
 
     async def ask(
-        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+        self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
     ) -> JSONObject:
         """Send another request once."""
         return await (await self._choose(context)).ask(method, params, context=context, patient=patient)
@@ -138,7 +141,7 @@ class DiscoveringSession(Session, Generic[NativeT]):
         finally:
             await self._native.aclose()
 
-    async def _choose(self, context: object) -> Session:
+    async def _choose(self, context: CallContext | None) -> Session:
         """The session that the server needs.
 
         Raises:
@@ -148,7 +151,7 @@ class DiscoveringSession(Session, Generic[NativeT]):
             await self._choosing.run(context)
         return self._chosen
 
-    async def _choose_now(self, context: object) -> None:
+    async def _choose_now(self, context: CallContext | None) -> None:
         chosen: Session = self._native
         try:
             if self._asks_version:

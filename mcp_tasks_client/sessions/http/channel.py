@@ -23,6 +23,7 @@ from ...aio.uncut import on_asyncio
 from ...errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
+from ...questions.context import CallContext
 from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of
@@ -56,7 +57,7 @@ class Message:
     headers: dict[str, str] = field(repr=False)
     errors: RequestErrors = field(repr=False)
     verb: str = "POST"
-    context: object = field(default=None, repr=False)
+    context: CallContext | None = field(default=None, repr=False)
 
 
 class HttpChannel:

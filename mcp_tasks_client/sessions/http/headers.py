@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from ...errors import SessionError
 from ...protocol import PROTOCOL_VERSION
+from ...questions.context import CallContext
 from ..param_headers import FIELD_NAME
 from ..request_errors import foreign_error
 from ..shared import Shared
@@ -80,7 +81,7 @@ class HostHeaders:
         named = {name.lower() for name in own}
         return {**{name: value for name, value in theirs.items() if name.lower() not in named}, **own}
 
-    async def _ask_host(self, context: object) -> dict[str, str] | Exception:
+    async def _ask_host(self, context: CallContext | None) -> dict[str, str] | Exception:
         """The headers, or the exception of which each request makes an error of its own."""
         assert self._ask is not None
         try:

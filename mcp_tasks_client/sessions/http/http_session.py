@@ -24,6 +24,7 @@ from ...errors import MissingCapabilityError, SessionError
 from ...protocol import OLDER_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
+from ...questions.context import CallContext
 from ..base import BeforeSend, Limits, ObservedTasks
 from ..json_text import encode_json
 from ..param_headers import param_headers
@@ -121,7 +122,7 @@ class HttpSession(WireSession):
             max_response_bytes=self.limits.max_response_bytes,
         )
 
-    async def discover(self, context: object = None) -> None:
+    async def discover(self, context: CallContext | None = None) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so.
 
         Raises:
@@ -130,7 +131,9 @@ class HttpSession(WireSession):
         """
         await self._catalogue.discover(context)
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
 
         Raises:
@@ -174,7 +177,7 @@ class HttpSession(WireSession):
                 not_executed=True,
             )
 
-    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+    async def _look_up(self, method: str, params: JSONObject, context: CallContext | None) -> JSONObject:
         return await self.ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:

@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 
 import httpx
 
+from ...questions.context import CallContext
+
 __all__ = [
     "CLOSE_S",
     "CONNECT_S",
@@ -145,7 +147,7 @@ class Request:
     """Seconds without a byte before the request is given up, unless the host's own client says otherwise."""
 
     verb: str = "POST"
-    context: object = field(default=None, repr=False)
+    context: CallContext | None = field(default=None, repr=False)
     """That of the call for whose sake the request is made; ``None`` if there is none."""
 
     once: bool = False

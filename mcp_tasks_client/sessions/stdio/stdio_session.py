@@ -13,6 +13,7 @@ from ...errors import SessionError
 from ...protocol import JSONObject
 from ...protocol.params import request_meta
 from ...protocol.replies import RpcError, id_in
+from ...questions.context import CallContext
 from ..base import BeforeSend, Limits
 from ..http.endpoint_names import name_of_command
 from ..oddities import note_oddity
@@ -75,7 +76,7 @@ class StdioSession(WireSession):
         """True: the server's tasks end with its process."""
         return True
 
-    async def discover(self, context: object = None) -> None:
+    async def discover(self, context: CallContext | None = None) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so.
 
         Raises:
@@ -84,7 +85,9 @@ class StdioSession(WireSession):
         """
         await self._catalogue.discover(context)
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
 
         Raises:
@@ -135,7 +138,7 @@ class StdioSession(WireSession):
             await self._greeting.run(request.context)
         return pipe
 
-    async def _greet(self, context: object) -> None:
+    async def _greet(self, context: CallContext | None) -> None:
         self._catalogue.forget_tools()  # the last process's may not be this one's
         request = WireRequest(_DISCOVER, {}, context)
         try:
@@ -144,7 +147,7 @@ class StdioSession(WireSession):
             if error.code is None:
                 raise
 
-    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+    async def _look_up(self, method: str, params: JSONObject, context: CallContext | None) -> JSONObject:
         return await self.ask(method, params, context=context)
 
     def _take(self, message: JSONObject) -> None:

@@ -18,6 +18,7 @@ from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply
 from ...protocol.text import quote, shorten
+from ...questions.context import CallContext
 from ..request_errors import RequestErrors
 from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS, declares_tasks
 
@@ -64,7 +65,7 @@ class OwnRequest:
 
     method: str
     params: JSONObject = field(default_factory=dict, repr=False)
-    context: object = field(default=None, repr=False)
+    context: CallContext | None = field(default=None, repr=False)
     """The context of the call for whose sake it is sent."""
 
     task_id: str | None = field(default=None, repr=False)
@@ -78,7 +79,7 @@ class OwnRequest:
     """Its JSON-RPC ID, by which another process can cancel it."""
 
 
-def offer(capabilities: JSONObject, client_info: JSONObject, context: object) -> OwnRequest:
+def offer(capabilities: JSONObject, client_info: JSONObject, context: CallContext | None) -> OwnRequest:
     """The request that begins an MCP session."""
     params = {
         "protocolVersion": CORE_TASKS_VERSION,
@@ -174,7 +175,7 @@ class Connection(ABC):
         self.lost = False
         self.calls: list[OwnRequest] = []
         self.call_ended = anyio.Event()
-        self.context: object = None
+        self.context: CallContext | None = None
         self.listening = anyio.Event()
         self._timeout_s = timeout_s
         self._own_name = new_request_id()
@@ -228,7 +229,9 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+    async def answer(
+        self, request_id: RequestId, reply: Reply, context: CallContext | None, task_id: str | None
+    ) -> None:
         """Answer a request of the server's.
 
         Raises:
@@ -236,7 +239,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+    async def notify(self, method: str, params: JSONObject, context: CallContext | None) -> None:
         """Send a notification.
 
         Raises:
@@ -251,7 +254,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def listen(self, context: Callable[[], object]) -> None:
+    async def listen(self, context: Callable[[], CallContext | None]) -> None:
         """Hear the messages that the server sends outside of replies. Returns when no more can come that way.
 
         Args:

@@ -37,6 +37,7 @@ from ...protocol.replies import CallReply, Created, Reply, Returned, RpcError
 from ...protocol.task import TERMINAL_STATUSES
 from ...protocol.text import quote, shorten
 from ...questions.callbacks import Inputs
+from ...questions.context import CallContext
 from ..base import (
     INVALID_PARAMS,
     BeforeSend,
@@ -209,7 +210,9 @@ class CoreTasksSession(Session):
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self.endpoint}>"
 
-    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
+    async def tool(
+        self, name: str, *, fresh: bool = False, context: CallContext | None = None
+    ) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
 
         Raises:
@@ -220,7 +223,7 @@ class CoreTasksSession(Session):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
-    async def may_make_task(self, name: str, *, context: object = None) -> bool:
+    async def may_make_task(self, name: str, *, context: CallContext | None = None) -> bool:
         """Whether the server makes tasks of a tool, and the host wants them.
 
         Raises:
@@ -272,7 +275,9 @@ class CoreTasksSession(Session):
                 meta["progressToken"] = shapes.make_progress_token(secrets.token_hex(8))
         return {**params, "_meta": meta} if meta else params
 
-    async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
+    async def _send_call(
+        self, connection: Connection, params: JSONObject, context: CallContext | None
+    ) -> CallReply:
         own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
         unfinished = self._tracker.unfinished
         unfinished.add(own.request_id)
@@ -369,7 +374,7 @@ class CoreTasksSession(Session):
         self._tracker.forget(task_id)
 
     async def ask(
-        self, method: str, params: JSONObject, *, context: object = None, patient: bool = False
+        self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
     ) -> JSONObject:
         """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
 
@@ -494,7 +499,7 @@ class CoreTasksSession(Session):
 
     # ── MCP sessions ──────────────────────────────────────────────────────────────────────────
 
-    async def _begin_instead_of(self, denied: Connection, context: object) -> Connection:
+    async def _begin_instead_of(self, denied: Connection, context: CallContext | None) -> Connection:
         """The MCP session that goes on in place of one that the server has denied."""
         self._receiver.forget_session(denied.name)
         return await self._sessions.begin(context)
@@ -503,7 +508,7 @@ class CoreTasksSession(Session):
         self._catalogue.forget_tools()  # the tools of the last session may not be those of this one
         self._tracker.changed.set()
 
-    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+    async def _look_up(self, method: str, params: JSONObject, context: CallContext | None) -> JSONObject:
         connection = await self._sessions.begin(context)
         if method == "server/discover":
             return {"supportedVersions": [PROTOCOL_VERSION]}  # the version was agreed on in the handshake

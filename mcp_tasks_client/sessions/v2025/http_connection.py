@@ -23,6 +23,7 @@ from ...errors import SessionError
 from ...policy import growing_delay
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, reply_fields
+from ...questions.context import CallContext
 from ..http.body import drain
 from ..http.channel import HttpChannel, Message, ReadResponse
 from ..http.headers import FIXED_HEADERS
@@ -118,16 +119,18 @@ class HttpConnection(Connection):
         message = self._post(own)
         return await self._send(message, self._reader(own, message), own.silence_s)
 
-    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+    async def answer(
+        self, request_id: RequestId, reply: Reply, context: CallContext | None, task_id: str | None
+    ) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
         own = OwnRequest("an answer", context=context, task_id=task_id)
         await self._tell(own, {"id": request_id, **reply_fields(reply)})
 
-    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+    async def notify(self, method: str, params: JSONObject, context: CallContext | None) -> None:
         """Send a notification. Returns when the server has acknowledged it."""
         await self._tell(OwnRequest(method, context=context), {"method": method, "params": params})
 
-    async def listen(self, context: Callable[[], object]) -> None:
+    async def listen(self, context: Callable[[], CallContext | None]) -> None:
         """Keep the GET stream open. Returns when the server has none, or the session has ended.
 
         A message that the server sends while the stream is closed may be lost.

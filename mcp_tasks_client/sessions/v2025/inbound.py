@@ -17,6 +17,7 @@ from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...questions.callbacks import InputContext, Inputs
+from ...questions.context import CallContext
 from ...questions.kinds import KINDS
 from ..repetition import repeat
 from .connection import CREATION_S, GET_STREAM, MOST_WAITING, Connection, OwnRequest
@@ -218,7 +219,7 @@ class Inbound:
             if self._replying.get(request.name) is request:
                 del self._replying[request.name]
 
-    async def _answer(self, request: _Request, context: object) -> Reply:
+    async def _answer(self, request: _Request, context: CallContext | None) -> Reply:
         method, params = request.method, request.params
         if self._receiver.concerns(method, params):
             name = request.connection.name
@@ -228,7 +229,7 @@ class Inbound:
             return await self._inputs.reply(asked, {"method": method, "params": params})
         return {} if method == "ping" else RpcError(METHOD_NOT_FOUND, "Method not found", None)
 
-    def _context_of(self, request: _Request) -> object:
+    def _context_of(self, request: _Request) -> CallContext | None:
         """The context of the call that a request is most likely about."""
         source, calls = request.source, request.calls_left
         if source.method != GET_STREAM:
@@ -236,7 +237,7 @@ class Inbound:
         # The stream was opened for a call that may be over.
         return calls[-1].context if calls else self._tracker.latest_context() or source.context
 
-    async def _send(self, request: _Request, answer: Reply, context: object) -> None:
+    async def _send(self, request: _Request, answer: Reply, context: CallContext | None) -> None:
         async def send() -> None:
             if not self._receiver.is_abandoned(request.params):
                 await request.connection.answer(request.request_id, answer, context, None)

@@ -7,6 +7,7 @@ from functools import partial
 
 from ...errors import ConnectionLostError, CredentialRefusedError, RemoteProtocolError, SessionError
 from ...protocol import JSONObject
+from ...questions.context import CallContext
 from ..shared import Shared
 from .connection import Connection, finish_soon
 from .shapes import CORE_TASKS_VERSION
@@ -39,7 +40,7 @@ class McpSessions:
         self._earlier: dict[str, Connection] = {}
         self._beginning = Shared(lambda context: finish_soon(partial(self._begin, context)))
 
-    async def begin(self, context: object) -> Connection:
+    async def begin(self, context: CallContext | None) -> Connection:
         """The current session, begun if there is none or the server has ended it.
 
         Callers that wait for the same beginning share its failure. A caller that goes away leaves the
@@ -53,7 +54,7 @@ class McpSessions:
         return self.current
 
     async def of_task(
-        self, session_id: str | None, context: object, *, cancellable: bool = True
+        self, session_id: str | None, context: CallContext | None, *, cancellable: bool = True
     ) -> Connection:
         """The session that a task was made in; the current one if nothing names it, or it is lost.
 
@@ -84,7 +85,7 @@ class McpSessions:
         if self.current is not None and not self.current.lost:
             await self.current.end()
 
-    async def _begin(self, context: object) -> None:
+    async def _begin(self, context: CallContext | None) -> None:
         if self.current is not None and not self.current.lost:
             return  # begun for a caller that has gone away
         connection = self._connect(None)

@@ -40,6 +40,7 @@ from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.text import digest, shorten
 from ...questions.callbacks import InputContext, Inputs
+from ...questions.context import CallContext
 from ...questions.kinds import KINDS, is_declared
 from .shapes import mark_answer, read_related_task
 
@@ -193,7 +194,7 @@ class Receiver:
         params: JSONObject,
         session_id: str,
         request_id: RequestId | None = None,
-        context: object = None,
+        context: CallContext | None = None,
     ) -> Reply:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
 
@@ -273,7 +274,7 @@ class Receiver:
         params: JSONObject,
         session_id: str,
         request_id: RequestId | None,
-        context: object,
+        context: CallContext | None,
     ) -> JSONObject:
         if self._running is None:
             raise _RefusedError(INTERNAL_ERROR, "The client runs no tasks at present")
@@ -385,7 +386,7 @@ class Receiver:
 
     # ── the life of a task ────────────────────────────────────────────────────────────────────
 
-    async def _live(self, task: _Received, notify: Notify, context: object) -> None:
+    async def _live(self, task: _Received, notify: Notify, context: CallContext | None) -> None:
         """Ask the host, keep the answer, and forget the task when its time-to-live is over."""
         try:
             async with anyio.create_task_group() as tasks:
@@ -395,7 +396,7 @@ class Receiver:
         finally:
             self._forget(task)
 
-    async def _ask(self, task: _Received, notify: Notify, context: object) -> None:
+    async def _ask(self, task: _Received, notify: Notify, context: CallContext | None) -> None:
         with task.asking:
             asked = InputContext(tool=None, key=task.task_id, task=None, context=context)
             answer = await self._inputs.reply(asked, task.question)

@@ -9,6 +9,7 @@ import anyio
 from ...errors import ConnectionLostError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError, reply_fields
+from ...questions.context import CallContext
 from ..stdio.current_process import CurrentProcess
 from ..stdio.pipe import Pipe, encode_message
 from .connection import GET_STREAM, Connection, Hear, OwnRequest, offer, read_agreed_version
@@ -62,15 +63,17 @@ class StdioConnection(Connection):
             raise errors.for_rpc_error(reply)
         return reply
 
-    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
+    async def answer(
+        self, request_id: RequestId, reply: Reply, context: CallContext | None, task_id: str | None
+    ) -> None:
         """Answer a request of the server's. The process has the answer unless it ends."""
         await self._send({"id": request_id, **reply_fields(reply)}, OwnRequest("an answer", task_id=task_id))
 
-    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+    async def notify(self, method: str, params: JSONObject, context: CallContext | None) -> None:
         """Send a notification."""
         await self._send({"method": method, "params": params}, OwnRequest(method))
 
-    async def listen(self, context: Callable[[], object]) -> None:
+    async def listen(self, context: Callable[[], CallContext | None]) -> None:
         """Return when the process ends. Messages of the server on its own account come among the replies."""
         if self._pipe is not None:
             await self._pipe.wait()

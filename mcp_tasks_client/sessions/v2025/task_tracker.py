@@ -33,6 +33,7 @@ from ...protocol import JSONObject, MalformedError, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...protocol.task import TERMINAL_STATUSES, read_task
 from ...protocol.text import shorten
+from ...questions.context import CallContext
 from ..base import ObservedTasks, Snapshot, TaskRef, latest_context, made_in_another
 from .connection import SILENCE_S, Connection, OwnRequest, is_answer, new_request_id
 from .mcp_sessions import McpSessions
@@ -89,7 +90,7 @@ class TrackedTask:
     latest: JSONObject = field(default_factory=dict)
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
-    context: object = field(default=None, repr=False)
+    context: CallContext | None = field(default=None, repr=False)
     """Of the call whose task it is, as of the last request."""
 
     meta: JSONObject | None = None
@@ -166,7 +167,7 @@ class TaskTracker:
         found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
         return found[0] if len(found) == 1 else None
 
-    def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
+    def add(self, task_id: str, connection: Connection, context: CallContext | None) -> TrackedTask:
         """Take up a task that a call has created, unless another call has created the same one before."""
         task = self._tasks.get(task_id)
         if task is None:
@@ -176,7 +177,7 @@ class TaskTracker:
             self.unfinished.add(task_id)
         return task
 
-    def latest_context(self) -> object:
+    def latest_context(self) -> CallContext | None:
         """The context of the newest of the observed tasks."""
         return None if self._running is None else latest_context(self._running[1].refs())
 

@@ -7,6 +7,7 @@ import pytest
 
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.hosts.http.own_requests import HostRequest, InnerTransport
+from mcp_tasks_client.questions.context import CallContext
 from mcp_tasks_client.sessions.http.transport import Request
 
 pytestmark = pytest.mark.anyio
@@ -18,28 +19,31 @@ def host(credential: str, **headers: str) -> HostRequest:
     return HostRequest.of(httpx.Request("POST", URL, headers={"Authorization": credential, **headers}))
 
 
-async def send(context: object, status: int = 202) -> httpx.Request:
+async def send(context: CallContext | None) -> httpx.Request:
     """The request that reaches the host's transport."""
     sent: list[httpx.Request] = []
 
     def note(request: httpx.Request) -> httpx.Response:
         sent.append(request)
-        return httpx.Response(status, headers={"WWW-Authenticate": "Bearer"})
+        return httpx.Response(202)
 
-    transport = InnerTransport(httpx, httpx.MockTransport(note))
-    request = Request(headers={"Mcp-Method": "tasks/get"}, content=b"{}", silence_s=1.0, context=context)
-    await transport.send(httpx.URL(URL), request)
+    await send_over(InnerTransport(httpx, httpx.MockTransport(note)), context)
     (one,) = sent
     return one
+
+
+async def send_over(transport: InnerTransport, context: CallContext | None) -> None:
+    request = Request(headers={"Mcp-Method": "tasks/get"}, content=b"{}", silence_s=1.0, context=context)
+    await transport.send(httpx.URL(URL), request)
 
 
 async def test_a_request_goes_with_the_credential_of_the_call_for_whose_sake_it_is_sent() -> None:
     assert [(await send(host(one))).headers["authorization"] for one in ("old", "new")] == ["old", "new"]
 
 
-@pytest.mark.parametrize("context", [None, "something else"])
+@pytest.mark.parametrize("context", [None, CallContext()])
 async def test_what_is_sent_for_the_sake_of_no_call_has_no_credential_and_is_not_sent(
-    context: object,
+    context: CallContext | None,
 ) -> None:
     with pytest.raises(ConnectionLostError, match="no credential") as caught:
         await send(context)
@@ -62,10 +66,13 @@ async def test_what_says_something_of_the_hosts_own_request_does_not_go_with_our
         assert name not in sent.headers
 
 
-async def test_it_is_noted_with_the_hosts_request_that_its_credential_was_taken() -> None:
-    request = host("token")
-    await send(request, 401)
-    assert not request.accepted
-    await send(request, 404)
-    await send(request, 401)
-    assert request.accepted
+async def test_the_transport_knows_that_a_server_has_taken_the_credential_of_a_request() -> None:
+    statuses = [401, 404, 401]
+    transport = InnerTransport(httpx, httpx.MockTransport(lambda request: httpx.Response(statuses.pop(0))))
+    request, other = host("token"), host("token")
+    await send_over(transport, request)
+    assert not transport.has_accepted(request)
+    await send_over(transport, request)
+    await send_over(transport, request)
+    assert transport.has_accepted(request)
+    assert not transport.has_accepted(other)
