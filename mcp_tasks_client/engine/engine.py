@@ -36,7 +36,7 @@ __all__ = ["Engine", "OnAbandon"]
 logger = logging.getLogger("mcp_tasks_client")
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
-"""The fate of a task whose call has lost its last caller: the task goes on, or is cancelled."""
+"""A task whose call has lost its last caller goes on, or is cancelled."""
 
 
 class Engine:
