@@ -18,6 +18,7 @@ TESTS = (
     "test_forms.py",
     "protocol",
     "machine/test_record.py",
+    "machine/test_replacing.py",
     "machine/test_task.py",
     "machine/test_policy.py",
     "machine/test_running_time.py",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from ..aio.uncut import run_to_its_end
 from ..errors import DrivenElsewhereError, JournalError
 from ..journal.guarded import GuardedJournal
 from ..machine.record import TaskRecord
+from ..machine.replacing import replace
 from ..machine.states import Finished
 from . import observer
 from .call_log import log_delivery

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..aio.clock import Clock, SharedClock, SystemClock
 from ..journal.base import Journal
+from ..machine.replacing import replace
 from .observer import Observer
 from .process import Process
 

@@ -10,7 +10,6 @@ import json
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
 from itertools import takewhile
 
 from ..aio.clock import Clock
@@ -19,6 +18,7 @@ from ..errors import JournalError
 from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
+from ..machine.replacing import replace
 from ..questions.question import CANCEL, find_instructed
 from .call_store import CallStore
 from .cancellation import Cancellation

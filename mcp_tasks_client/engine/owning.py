@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 import anyio.lowlevel
@@ -40,6 +39,7 @@ from ..journal.row import driven_elsewhere
 from ..machine import events as ev
 from ..machine.actions import SendCall
 from ..machine.record import Scope, TaskRecord
+from ..machine.replacing import replace
 from ..machine.states import Calling, Finished, Gathering
 from ..policy import growing_delay
 from ..questions.question import open_questions

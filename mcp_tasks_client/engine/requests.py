@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -29,6 +28,7 @@ from ..errors import (
 from ..machine import events as ev
 from ..machine.actions import Ask, SendCall
 from ..machine.record import reference_of
+from ..machine.replacing import replace
 from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 import anyio
 
@@ -23,6 +22,7 @@ from ..machine import Step, advance
 from ..machine import actions as act
 from ..machine import events as ev
 from ..machine.record import TaskRecord
+from ..machine.replacing import replace
 from ..machine.states import Calling, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject

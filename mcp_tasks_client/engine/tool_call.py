@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +17,7 @@ import anyio.lowlevel
 from ..errors import DrivenElsewhereError, InputUnansweredError, OutcomeUnknownError, TasksClientError
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.record import TaskRecord
+from ..machine.replacing import replace
 from ..machine.states import Calling, Gathering
 from ..protocol import MalformedError
 from ..sessions.base import BeforeSend

@@ -10,7 +10,6 @@ The theory of operation is in :mod:`mcp_tasks_client.machine.task`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from ..policy import PollPolicy, backoff_delay, growing_delay
@@ -27,6 +26,7 @@ from .input_requests import (
     is_answered,
     reopen,
 )
+from .replacing import replace
 from .states import (
     Calling,
     Cancelled,

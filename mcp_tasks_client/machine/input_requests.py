@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from ..protocol import JSONObject
 from ..protocol.text import digest
 from .actions import Ask
+from .replacing import replace
 from .states import Question
 
 __all__ = [

@@ -7,10 +7,10 @@ longer than it was.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from ..policy import PollPolicy, backoff_delay, early_look, poll_delay
+from .replacing import replace
 from .states import Observing
 
 __all__ = [

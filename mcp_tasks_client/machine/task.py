@@ -48,7 +48,6 @@ A violation of the protocol by the *server* is reported once per kind, by ``Repo
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
 from typing import Final, assert_never
 
@@ -94,6 +93,7 @@ from .pacing import (
     due_no_sooner,
     quiet_left,
 )
+from .replacing import replace
 from .running_time import find_took_s, find_wait_began
 from .states import (
     Calling,
