@@ -101,13 +101,14 @@ def running_loop() -> Any:
 
 def caller_of_loop() -> Callable[..., object]:
     """A function that has the event loop that runs us call another function. Any thread may use it."""
-    call_soon: Callable[..., object] = getattr(running_loop(), _call_soon())
+    loop = running_loop()
+    call_soon: Callable[..., object] = getattr(loop, _call_soon(loop))
     return call_soon
 
 
-def _call_soon() -> str:
-    """The name of the method by which any thread has the event loop call a function."""
-    return "call_soon_threadsafe" if on_asyncio() else "run_sync_soon"
+def _call_soon(loop: object) -> str:
+    """The name of the method by which any thread has an event loop call a function."""
+    return "call_soon_threadsafe" if hasattr(loop, "call_soon_threadsafe") else "run_sync_soon"
 
 
 def in_loop(function: Callable[..., object]) -> Callable[..., None]:
@@ -129,7 +130,9 @@ def weakly_in_loop(method: Callable[..., object]) -> Callable[..., None]:
 
     A thread that has this function keeps no client: a loop refers to its tasks, and they to their client.
     """
-    loop, name, weak = weakref.ref(running_loop()), _call_soon(), weakref.WeakMethod(method)
+    running, weak = running_loop(), weakref.WeakMethod(method)
+    loop, name = weakref.ref(running), _call_soon(running)
+    del running
 
     def call(*args: object) -> None:
         runner, bound = loop(), weak()

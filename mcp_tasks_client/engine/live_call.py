@@ -25,7 +25,7 @@ from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import name_tool
 from ..questions.context import CallContext
-from ..sessions.base import TaskRef, ToolCall
+from ..sessions.base import BeforeSend, TaskRef, ToolCall
 from .audience import Audience
 from .call_log import log_park
 from .drive import Asking, Drive
@@ -181,12 +181,11 @@ class LiveCall:
         context = self.audience.context
         return self.tool_call.context if context is None and self.tool_call is not None else context
 
-    @property
-    def ref(self) -> TaskRef:
+    def make_ref(self, before_send: BeforeSend | None = None) -> TaskRef:
         """The task as the session needs it for a request."""
         state = self.record.state
         assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
-        return TaskRef(state.task.task_id, state.session_data, self.context)
+        return TaskRef(state.task.task_id, state.session_data, self.context, before_send)
 
     @property
     def error(self) -> Exception | None:

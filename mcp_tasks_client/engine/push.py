@@ -87,7 +87,7 @@ class Push:
     def refs(self) -> Mapping[str, TaskRef]:
         """The tasks that are observed now, by their IDs."""
         return {
-            task_id: call.ref
+            task_id: call.make_ref()
             for task_id, call in list(self._by_task.items())
             if call.is_driven and isinstance(call.record.state, Observing)
         }

@@ -256,7 +256,7 @@ class Requests:
     ) -> T:
         confirm = partial(self._owning.confirm, call)
         await confirm()  # a call that is in doubt takes no slot from other calls
-        return await send(replace(call.ref, before_send=confirm), *args, **kwargs)
+        return await send(call.make_ref(confirm), *args, **kwargs)
 
     async def ask(self, call: LiveCall, ask: Ask, question: Question | None) -> ev.Event | None:
         """Put one question to the host.
