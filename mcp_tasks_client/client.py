@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -313,7 +313,7 @@ class TasksClient:
             listeners.append(on_update)
         options = read_options(idempotency_key, on_unknown, label, meta)
         endpoint, line = self._opened(), Line(listeners, on_unknown=options.on_unknown)
-        with _named(endpoint, line):
+        try:
             return await endpoint.call(
                 line,
                 _call(name, arguments, options),
@@ -322,6 +322,9 @@ class TasksClient:
                 timeout_excludes_questions=timeout_excludes_questions,
                 raise_on_error=raise_on_error,
             )
+        except TasksClientError as error:
+            _name_call(error, endpoint, line)
+            raise
 
     async def start_tool(
         self,
@@ -347,11 +350,14 @@ class TasksClient:
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
         line = Line(on_unknown=options.on_unknown)
-        with _named(endpoint, line):
+        try:
             call = await endpoint.start(
                 line, _call(name, arguments, options), key=options.key, record_id=record_id
             )
-            return TaskHandle(endpoint, call)
+        except TasksClientError as error:
+            _name_call(error, endpoint, line)
+            raise
+        return TaskHandle(endpoint, call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
@@ -713,15 +719,10 @@ class TasksClient:
         return self._endpoint
 
 
-@contextmanager
-def _named(endpoint: Endpoint, line: Line) -> Iterator[None]:
-    """Have each error of the block name the call that the line has begun."""
-    try:
-        yield
-    except TasksClientError as error:
-        if line.call is not None:
-            error.handle = TaskHandle(endpoint, line.call)
-        raise
+def _name_call(error: TasksClientError, endpoint: Endpoint, line: Line) -> None:
+    """Have an error name the call that the line has begun, if there is one."""
+    if line.call is not None:
+        error.handle = TaskHandle(endpoint, line.call)
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:

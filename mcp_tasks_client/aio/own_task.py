@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextvars
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -28,13 +27,22 @@ logger = logging.getLogger("mcp_tasks_client")
 _working: ContextVar[_Work | None] = ContextVar("mcp_tasks_client_working", default=None)
 
 
-@dataclass(slots=True, eq=False)
 class _Work:
     """Work under way, noted in the context of all that it calls: tasks and threads have it from there."""
 
-    of: Working
-    around: _Work | None
-    ended: bool = False
+    __slots__ = ("_token", "around", "ended", "of")
+
+    def __init__(self, of: Working) -> None:
+        self.of = of
+        self.ended = False
+
+    def __enter__(self) -> None:
+        self.around = _working.get()
+        self._token = _working.set(self)
+
+    def __exit__(self, *raised: object) -> None:
+        self.ended = True
+        _working.reset(self._token)
 
 
 class Working:
@@ -43,16 +51,9 @@ class Working:
     If that work itself asks for the end, the end returns at once. It would wait for itself.
     """
 
-    @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self) -> AbstractContextManager[None]:
         """Note that the block is work of this object."""
-        under_way = _Work(self, _working.get())
-        token = _working.set(under_way)
-        try:
-            yield
-        finally:
-            under_way.ended = True
-            _working.reset(token)
+        return _Work(self)
 
     def awaits_caller(self) -> bool:
         """True if work of this object that is under way has called the caller."""
@@ -81,7 +82,7 @@ class OwnTasks(Working):
         """
         scope = anyio.CancelScope()
 
-        def forget() -> None:
+        def forget(_: object) -> None:
             self._running.pop(scope, None)
             if self._waited_for is not None and not self._running:
                 self._waited_for.set()
@@ -191,17 +192,17 @@ class OwnTask(Working):
         finally:
             self._end()
 
-    def _end(self) -> None:
+    def _end(self, _: object = None) -> None:
         self._left.set()
         self._entered.set()
 
 
-def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lambda: None) -> object:
+def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[object], object]) -> object:
     """Run ``work()`` in a task that no other task is the parent of, in a copy of the caller's context.
 
     Args:
         work: Runs in the task. On trio it must raise nothing but a cancellation.
-        ended: Called when the task has ended, also if the event loop ended before the task began.
+        ended: Called with the task when it has ended, also if the event loop ended before the task began.
 
     Returns:
         The task, to be kept for as long as it runs.
@@ -210,7 +211,7 @@ def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lam
         import asyncio
 
         task = asyncio.ensure_future(work())
-        task.add_done_callback(lambda _: ended())
+        task.add_done_callback(ended)
         return task
     import trio
 
@@ -218,6 +219,6 @@ def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lam
         try:
             await work()
         finally:
-            ended()
+            ended(trio.lowlevel.current_task())
 
     return trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())

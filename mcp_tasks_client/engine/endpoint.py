@@ -137,14 +137,14 @@ class Endpoint:
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
-    async def enter(
+    def enter(
         self,
         line: Line,
         begin: Callable[[], Awaitable[LiveCall]],
         *,
         in_background: bool = False,
-    ) -> None:
-        """Begin a call, and wait until it is finished: the one entrance of all ways in.
+    ) -> Awaitable[None]:
+        """Begin a call, and wait until it is finished, once this is awaited: the one entrance of all ways in.
 
         Being cancelled meanwhile abandons the call. The observer is told of this as ``LINE``.
 
@@ -156,7 +156,7 @@ class Endpoint:
         Raises:
             TasksClientError: The call is parked, or was not made.
         """
-        await self._observed(line, LINE, self._enter, line, begin, in_background)
+        return self._observed(line, LINE, self._enter, line, begin, in_background)
 
     async def _enter(self, line: Line, begin: Callable[[], Awaitable[LiveCall]], in_background: bool) -> None:
         while True:
@@ -310,9 +310,10 @@ class Endpoint:
             TasksClientError: As :meth:`TasksClient.call_tool`.
         """
         now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
-        first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        record = self._maker.make(tool, now, label=label)
-        call = line.call = self._store.owning.new_call(record, first=first)
+        call = line.call = self._store.owning.new_call(
+            self._maker.make(tool, now, label=label),
+            first=TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter),
+        )
         self._store.registry.note_unsaved(call)
 
         async def begin() -> LiveCall:

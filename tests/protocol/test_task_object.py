@@ -91,6 +91,21 @@ def test_whatever_a_server_sent_is_given_back_field_by_field(raw: dict[str, Any]
     assert read_task(raw).to_wire() == {name: raw[name] for name in raw if name != "resultType"}
 
 
+def test_snapshots_with_the_same_fields_share_the_set_of_their_names() -> None:
+    first, second = task(ttlMs=1), task(ttlMs=None)
+    assert first.model_fields_set is second.model_fields_set
+    assert first.model_fields_set == {"task_id", "status", "ttl_ms"}
+    changed = first.model_copy(update={"status_message": "half done"})
+    assert (changed.to_wire(), second.to_wire()) == (
+        {"taskId": TASK_ID, "status": "working", "ttlMs": 1, "statusMessage": "half done"},
+        {"taskId": TASK_ID, "status": "working", "ttlMs": None},
+    )
+
+
+def test_names_that_a_server_made_up_are_not_kept() -> None:
+    assert task(made_up=1).model_fields_set is not task(made_up=1).model_fields_set
+
+
 @pytest.mark.parametrize("result_type", ["task", "complete", "something", None, 7, ["task"]])
 def test_a_task_is_read_by_its_status_whatever_result_type_it_carries(result_type: object) -> None:
     assert task(resultType=result_type).status == "working"

@@ -117,7 +117,7 @@ class ReplyStream:
         finally:
             self._end()
 
-    def _end(self) -> None:
+    def _end(self, _: object = None) -> None:
         self._over.set()
         self._changed.set()
         self._asked.end()

@@ -47,6 +47,7 @@ from ...machine.record import Scope
 from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
+from ...protocol.task import share_shape
 from ...protocol.text import quote
 from ...questions.callbacks import ElicitationCallback, RootsCallback, SamplingCallback
 from ...sessions.base import Limits, Snapshot
@@ -81,6 +82,7 @@ class ClaimedTask(Result):
         if isinstance(value, dict):
             claimed._raw = value
             claimed._progress = introspection.progress_callback_of_reply()
+        share_shape(claimed)  # the SDK keeps it for as long as the call waits
         return claimed
 
     @property
