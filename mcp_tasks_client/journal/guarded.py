@@ -21,10 +21,10 @@ T = TypeVar("T")
 def _guard(
     method: Callable[Concatenate[Journal, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[GuardedJournal, P], Coroutine[Any, Any, T]]:
-    """Call the method of the journal within, and raise what it raises as a typed error."""
+    """Call the method of the journal within, and raise its errors as typed ones."""
     name = method.__name__
 
-    @wraps(method, updated=())  # it is not abstract any more
+    @wraps(method, updated=())  # so that it is not abstract
     async def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]  # found by name

@@ -87,7 +87,7 @@ class ReplyStream:
         try:
             if not self.over:
                 reply = await self._asked.ask(request_id, send, None)
-        except anyio.get_cancelled_exc_class():  # somebody else has answered, or another process may ask
+        except anyio.get_cancelled_exc_class():  # there is another answer, or another process may ask
             params = {"requestId": request_id, "reason": "The question needs no answer here any more."}
             self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
             raise

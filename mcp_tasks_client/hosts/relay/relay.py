@@ -112,11 +112,11 @@ class HostStream(ObjectReceiveStream[Any]):
         return message
 
     async def aclose(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         await self._stream.aclose()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stream.close()
 
 

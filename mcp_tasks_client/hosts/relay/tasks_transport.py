@@ -61,7 +61,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     ``tools/call``, the task is journaled and seen through here, and its result is the reply. The session may
     speak 2026-07-28 or 2025-11-25. The server's questions go to the callbacks given here, or to the session's
     own, once each. Everything else passes unchanged: a session at another version, and a call that the SDK
-    resumes by a token. At 2025-11-25 a session that gives up waiting by a read time-out tells nobody so. Its
+    resumes by a token. At 2025-11-25 a session that gives up waiting by a read time-out does not say so. Its
     task goes on to its end.
 
     An error that no server has sent is a JSON-RPC error -32603, whose message says what to do next.

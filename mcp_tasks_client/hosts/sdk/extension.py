@@ -262,7 +262,7 @@ class Resolver:
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
-    """The session, for as long as somebody else keeps it."""
+    """The session, for as long as its owner keeps it."""
     reference = weakref.ref(session)
 
     def current() -> ClientSession:
