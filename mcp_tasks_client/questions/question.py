@@ -76,13 +76,13 @@ class ShownQuestion:
     """The tool that asks; ``None`` for a task that was attached by its bare ID."""
 
     label: str | None
-    """What the call is about, for people, as whoever made it has said."""
+    """The caller's short text about the call, for people."""
 
     method: str
     """``elicitation/create``, ``sampling/createMessage`` or ``roots/list``."""
 
     params: QuestionParams | None
-    """What is asked, in the SDK's class; ``None`` where the server sent none, or none that could be read."""
+    """The server's params, in the SDK's class; ``None`` if there are none, or none that could be read."""
 
     asked_at: float
     """When the question was first seen, in seconds since the epoch."""
@@ -118,7 +118,7 @@ def _detached(kind: type[ShownQuestion], shown: dict[str, Any]) -> ShownQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(ShownQuestion):
-    """A question that waits for an answer, of whichever call, driven wherever.
+    """A question that waits for an answer, of any call, driven by any process.
 
     It can be kept, pickled and shown. :meth:`answer` needs the client or the inbox that it came from to be
     open; elsewhere use ``question_id`` with :meth:`TasksClient.answer`.
@@ -127,16 +127,16 @@ class Question(ShownQuestion):
     _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
 
     async def answer(self, answer: Answer) -> None:
-        """Answer the question. Returns when the answer is committed; whoever drives the call sends it.
+        """Answer the question. Returns when the answer is committed; the driver of the call sends it.
 
         Args:
             answer: The result of the kind that the question asks for.
 
         Raises:
             InvalidAnswerError: The answer does not fit the question. Nothing was committed.
-            AlreadyAnsweredError: Somebody was faster. Nothing was committed.
-            QuestionWithdrawnError: Nobody waits for an answer any more, or the call is being cancelled. The
-                answer is not sent.
+            AlreadyAnsweredError: The question has an answer. Nothing was committed.
+            QuestionWithdrawnError: The server does not wait for an answer, or the call is being cancelled.
+                The answer is not sent.
             JournalError: The answer could not be committed.
             TasksClientError: The question was pickled, or its client is closed.
         """
@@ -178,7 +178,7 @@ def to_wire(answer: Answer) -> JSONObject:
     """An answer in its form on the wire.
 
     Raises:
-        InvalidAnswerError: It is none, or has no such form.
+        InvalidAnswerError: It is no answer, or has no JSON form.
     """
     if not isinstance(answer, Answer):
         raise InvalidAnswerError(
@@ -193,7 +193,7 @@ def to_wire(answer: Answer) -> JSONObject:
         raise InvalidAnswerError(f"The answer has no JSON form: {error}.") from None
 
 
-# ── which questions there are ─────────────────────────────────────────────────────────────────────
+# ── the open questions ────────────────────────────────────────────────────────────────────────────
 
 
 def question_id(record_id: str, asked: states.Question) -> str:
@@ -251,7 +251,7 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
     """
     if not list(open_questions(record, takes)):
         return []
-    # In this order, for what is heeded meanwhile is part of the record then.
+    # In this order: an instruction that is heeded meanwhile is then part of the record.
     left = [instruction.name for instruction in await journal.instructions(record.record_id)]
     known = await journal.by_id(record.record_id)
     return unanswered(Asking(known or record, left), takes)
@@ -285,7 +285,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
 
 
 def _waiting(record: TaskRecord) -> list[states.Question]:
-    """The questions that anybody may still answer."""
+    """The questions that can still be answered."""
     match record.state:
         case states.Gathering(questions=questions):
             return [q for q in questions if q.unanswered]
@@ -306,7 +306,7 @@ def answer_instruction(record_id: str, asked: states.Question, answer: JSONObjec
 def as_heeded(instruction: Instruction) -> Instruction:
     """The instruction as it stands once it was heeded: instead of an answer, which is private, its digest.
 
-    By the digest a person who was cut off learns whose answer it was.
+    By the digest a person who was cut off learns whether the answer was the person's own.
     """
     if instruction.heeded:
         return instruction
@@ -352,15 +352,15 @@ async def leave_answer(
 
 
 async def _check_not_cancelled(journal: Journal, record_id: str, name: str) -> None:
-    """See that no wish to cancel the call came before the answer that was just left.
+    """Check that no wish to cancel the call came before the answer that was just left.
 
     The driver heeds the two in the order in which they were left. It sends no answer after a wish to cancel.
 
     Raises:
-        QuestionWithdrawnError: One came before it.
+        QuestionWithdrawnError: Such a wish came before it.
         JournalError: The journal could not be read.
     """
-    # In this order, for what is heeded meanwhile is part of the record then.
+    # In this order: an instruction that is heeded meanwhile is then part of the record.
     left = [one.name for one in await journal.instructions(record_id)]
     record = await journal.by_id(record_id)
     is_first = CANCEL in left and name in left[left.index(CANCEL) :]
