@@ -304,7 +304,7 @@ class ListTests:
         assert await journal.records(SCOPE, delivered_since=1.0, limit=1) == [delivered]
         assert await journal.records(SCOPE, delivered_since=1.0, before=delivered) == []
         assert await journal.records(SCOPE, delivered_since=9.5, limit=1) == []
-        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+        with pytest.raises(ValueError):  # noqa: PT011  # in any words
             await journal.records(SCOPE, delivered_since=float("nan"))
 
     @pytest.mark.parametrize("scope", [SCOPE, None], ids=["of a scope", "of all"])
@@ -343,7 +343,7 @@ class ListTests:
         await journal.remove(given[2])
         assert await records(before=given[2]) == given[:1], "it stands for its time"
         for no_time in (float("nan"), replace(given[0], created_at=float("nan"))):
-            with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+            with pytest.raises(ValueError):  # noqa: PT011  # in any words
                 await journal.records(SCOPE, before=no_time)
 
     @pytest.mark.parametrize("limit", [None, 1, 2])
@@ -406,7 +406,7 @@ class ListTests:
 
 
 class StateTests:
-    """What a record holds comes back as it was."""
+    """The fields of a record come back as they were."""
 
     @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
     async def test_every_state_comes_back_as_it_was(self, journal: Journal, state: State) -> None:
