@@ -189,7 +189,7 @@ class WireSession(Session):
         self.closed = True
 
     def check_open(self, method: str) -> None:
-        """See that the session is not closed.
+        """Check that the session is not closed.
 
         Raises:
             ConnectionLostError: It is; ``not_executed``.
