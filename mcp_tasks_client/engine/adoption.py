@@ -121,7 +121,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 self._told.add(record_id)
                 self._wake()
             elif call is not None and not call.instructed:
-                call.instruct()
+                call.announce_instructions()
                 if not call.wanted:
                     self._wake()
 

@@ -130,7 +130,7 @@ class Endpoint:
         self._idempotency = Idempotency(self._store, self._maker, environment)
         self._recovery = Recovery(self._store, self._maker, environment)
 
-    def hear(self) -> None:
+    def hear_session(self) -> None:
         """Have the session heard until the engine is left, and not only while calls are driven."""
         assert self._runner.push is not None, "an endpoint that hears its session"
         self._runner.push.join()

@@ -252,12 +252,12 @@ class LiveCall:
         """Have the next caller drive the call anew, though it is parked."""
         self.audience.told = True
 
-    def instruct(self) -> None:
+    def announce_instructions(self) -> None:
         """Have the driver read the instructions that the journal has for it."""
         self.instructed = True
         self.ring()
 
-    def hear(self) -> bool:
+    def notice_instructions(self) -> bool:
         """Take note of the instructions that the journal has. Returns whether any were known here."""
         was_instructed, self.instructed = self.instructed, False
         return was_instructed

@@ -218,9 +218,9 @@ class Runner:
                 is_followed = True
             looks += 1
             look_s = growing_delay(_FIRST_LOOK_S, looks, _LONGEST_LOOK_S, _LOOK_GROWTH)
-            if not call.hear():  # instructions for the call are read once it is ours
+            if not call.notice_instructions():  # instructions for the call are read once it is ours
                 await drive.wait_for_ring(self._clock, look_s)
-            call.hear()
+            call.notice_instructions()
             call.audience.count_poll()
 
     async def _take_up(self, call: LiveCall, drive: Drive) -> None:
