@@ -268,7 +268,7 @@ WRITERS: Final[dict[str, tuple[frozenset[str], set[str]]]] = {
         {"engine.live_call", "engine.runner"},
     ),
     "drive": (
-        frozenset({"asking", "asks", "attempt", "drive", "due", "error", "followed", "scope"}),
+        frozenset({"asks", "attempt", "drive", "due", "error", "followed", "open_prompts", "scope"}),
         {"engine.live_call", "engine.runner", "engine.prompts"},
     ),
 }
