@@ -701,7 +701,7 @@ class TasksClient:
         try:
             async with self._engine:
                 self._endpoint = Endpoint(self._engine, self._session, self._inputs, self._scope, hears=True)
-                self._endpoint.hear()
+                self._endpoint.hear_session()
                 yield
         finally:
             await run_to_its_end(self._session.aclose)

@@ -375,7 +375,7 @@ class _Updates(AsyncIterator[Task]):
         call = self._call
         if not self._begun:
             self._begun = True
-            await self._endpoint.go_on(call)
+            await self._endpoint.drive_anew(call)
         while not self._ended:
             if not call.over and not call.is_driven:
                 self._endpoint.engine.check_open()

@@ -130,7 +130,7 @@ class Endpoint:
         self._idempotency = Idempotency(self._store, self._maker, environment)
         self._recovery = Recovery(self._store, self._maker, environment)
 
-    def hear(self) -> None:
+    def hear_session(self) -> None:
         """Have the session heard until the engine is left, and not only while calls are driven."""
         assert self._runner.push is not None, "an endpoint that hears its session"
         self._runner.push.join()
@@ -240,7 +240,7 @@ class Endpoint:
         begin = partial(self.begin, tool_call, key, line.on_unknown, record_id)
         await self.enter(line, begin, in_background=True)
         if line.begun.record.finished:
-            self._store.registry.ring(line.begun)  # once more: no caller may be left that waits for it
+            self._store.registry.ring_bells(line.begun)  # once more: no caller may be left that waits for it
         return line.begun
 
     async def begin(
@@ -374,9 +374,9 @@ class Endpoint:
         """Have a call driven until it ends, parks, or the client closes."""
         if not call.record.finished and not self.engine.closed:
             self._runner.begin(call)
-            self._runner.keep(call)
+            self._runner.keep_driving(call)
 
-    async def go_on(self, call: LiveCall) -> None:
+    async def drive_anew(self, call: LiveCall) -> None:
         """Have a call driven in the background anew, unless a caller has yet to be told why it parked."""
         await self._store.owning.look_again(call)
         self.drive_in_background(call)
@@ -466,7 +466,7 @@ class Endpoint:
         in_hand = [
             call.audience.take_in_hand() for call in calls
         ]  # before the first pause, for other tasks resume as well
-        await self.take_up(calls)
+        await self.drive_taken(calls)
         del in_hand  # the handles are made in this very moment
         return calls
 
@@ -474,12 +474,12 @@ class Endpoint:
         """Take the calls that no client drives, with those that are ours; see :meth:`Recovery.take_free`."""
         return await self._recovery.take_free(limit, leave)
 
-    async def take_up(self, calls: Sequence[LiveCall]) -> None:
+    async def drive_taken(self, calls: Sequence[LiveCall]) -> None:
         """Have calls driven in the background that were taken."""
         for call in calls:
             if not call.is_driven:
                 call.excuse()  # taken up again, for whichever reason it was parked
-            self._runner.keep(call)
+            self._runner.keep_driving(call)
         for number, call in enumerate(calls, 1):
             self.drive_in_background(call)
             if number % BATCH == 0:

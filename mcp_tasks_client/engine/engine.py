@@ -213,7 +213,7 @@ class Engine:
         self._closed = True
         if "store" not in self.__dict__ and not self._entered:
             return  # there never was a call
-        self.store.registry.ring(None)
+        self.store.registry.ring_bells(None)
         for call in list(self.store.registry.live.values()):
             if call.is_driven or (call.audience.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. A task goes on; resume() it."))

@@ -113,7 +113,7 @@ class Notified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollFailed:
-    """A poll failed in a way that may pass."""
+    """A poll failed in a way that may pass. Of the error it has the words, and no status or code."""
 
     why: str
     now: float

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 from ..protocol import JSONObject
 from ..protocol.text import digest
 from .actions import Ask
-from .states import Question
+from .states import AskedQuestion
 
 __all__ = [
     "MAX_OPEN",
@@ -60,7 +60,7 @@ __all__ = [
     "watch_acknowledged",
 ]
 
-Questions: TypeAlias = tuple[Question, ...]
+Questions: TypeAlias = tuple[AskedQuestion, ...]
 
 MAX_OPEN: Final = 100
 """Questions of one call that may be without an acknowledged answer at once."""
@@ -119,11 +119,11 @@ def _is_too_large(requests: JSONObject) -> bool:
     return True
 
 
-def open_question(key: str, request: Any, now: float, waits_from: float = 0.0) -> Question:
+def open_question(key: str, request: Any, now: float, waits_from: float = 0.0) -> AskedQuestion:
     """A question as first seen, at this time."""
     # A request that is no object is kept as one that nobody can answer, and says so when asked.
     asked = request if isinstance(request, dict) else {}
-    return Question(
+    return AskedQuestion(
         key=key,
         digest=digest(_what_is_asked(request)),
         asked_at=now,
@@ -154,7 +154,7 @@ def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
     )
 
 
-def _differs(question: Question, request: Any) -> bool:
+def _differs(question: AskedQuestion, request: Any) -> bool:
     # Comparing is much cheaper than hashing. But NaN differs from itself, and an old request is not kept.
     return question.request != request and question.digest != digest(_what_is_asked(request))
 
@@ -268,7 +268,7 @@ def has_lost(before: Questions, watched: Questions) -> bool:
     return any(q.stage == "acknowledged" != w.stage for q, w in zip(before, watched, strict=True))
 
 
-def _watch(question: Question, outstanding: Collection[str], patience: int) -> Question:
+def _watch(question: AskedQuestion, outstanding: Collection[str], patience: int) -> AskedQuestion:
     if question.stage != "acknowledged" or question.answer is None:
         return question
     if question.key not in outstanding:
@@ -311,7 +311,7 @@ def open_refused(questions: Questions, outstanding: Collection[str]) -> Question
     return tuple(_open_refused(q) if q.stage == "disputed" and q.key in outstanding else q for q in questions)
 
 
-def _open_refused(question: Question) -> Question:
+def _open_refused(question: AskedQuestion) -> AskedQuestion:
     match question.earlier:
         case "none":
             return replace(question, stage="answered", earlier="refused")
@@ -336,5 +336,5 @@ def has_undelivered(questions: Questions) -> bool:
     return any(q.stage in ("sending", "unsent") for q in questions)
 
 
-def _is_sent(question: Question, keys: Collection[str]) -> bool:
+def _is_sent(question: AskedQuestion, keys: Collection[str]) -> bool:
     return question.stage == "sending" and question.key in keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..protocol.task import Task
-from .states import Observing, Question
+from .states import AskedQuestion, Observing
 
 __all__ = ["find_ran_s", "find_took_s", "find_wait_began"]
 
@@ -43,7 +43,7 @@ def find_wait_began(state: Observing, task: Task, now: float) -> float:
     return min(now, state.received_at + age_s)
 
 
-def _asked_s(questions: Sequence[Question], since: float, now: float) -> float:
+def _asked_s(questions: Sequence[AskedQuestion], since: float, now: float) -> float:
     """Seconds in which at least one question had no answer."""
     asked_s, until = 0.0, since
     for begin, end in sorted(

@@ -15,7 +15,7 @@ from ..protocol.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AskedQuestion:
     """One of the server's input requests, from first sight to acknowledgement."""
 
     key: str = field(repr=False)  # may contain the task ID
@@ -87,7 +87,7 @@ class Gathering:
     kind: Literal["gathering"] = "gathering"
     round: int
     request_state: str | None
-    questions: tuple[Question, ...]
+    questions: tuple[AskedQuestion, ...]
     again: bool = False
     failure: LastFailure | None = None
     """The refusals for want of a slot, one after the other."""
@@ -161,7 +161,7 @@ class Observing:
 
     looks: int = 0
     """Early looks since the task began; see :meth:`PollPolicy.eager`."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[AskedQuestion, ...] = ()
     cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()
     """Kinds of protocol violations already reported."""
@@ -233,6 +233,6 @@ class Finished:
 State: TypeAlias = Calling | Gathering | OutcomeUnknown | Observing | Finished
 
 
-def questions_of(state: State) -> tuple[Question, ...]:
+def questions_of(state: State) -> tuple[AskedQuestion, ...]:
     """The server's questions that a call knows of, answered or not."""
     return state.questions if isinstance(state, Gathering | Observing) else ()

@@ -1,4 +1,4 @@
-"""A task as a server describes it.
+"""A task as a server describes it: its status, and how each field is read.
 
 Reading follows one rule: a defect in an optional field never costs the task ID. A hint or a
 time-to-live that makes no sense counts as absent, a status that we do not know is kept as it

@@ -196,7 +196,7 @@ def to_wire(answer: Answer) -> JSONObject:
 # ── the open questions ────────────────────────────────────────────────────────────────────────────
 
 
-def question_id(record_id: str, asked: states.Question) -> str:
+def question_id(record_id: str, asked: states.AskedQuestion) -> str:
     """The public name of a question. One that a call asks anew under the same key has another name.
 
     So has one that opens again, since the first answer to each name counts.
@@ -207,7 +207,7 @@ def question_id(record_id: str, asked: states.Question) -> str:
     return f"{record_id}-{digest(named)[:_ID_DIGITS]}"
 
 
-def asked_under(record: TaskRecord, key: str) -> states.Question | None:
+def asked_under(record: TaskRecord, key: str) -> states.AskedQuestion | None:
     """The question of a call that has this key of the server's, answered or not."""
     return next((q for q in states.questions_of(record.state) if q.key == key), None)
 
@@ -238,7 +238,7 @@ def open_questions(
             yield _read(record, asked, name, takes)
 
 
-def words_of_refusal(record: TaskRecord, asked: states.Question) -> str | None:
+def words_of_refusal(record: TaskRecord, asked: states.AskedQuestion) -> str | None:
     """The server's words when it refused the last answer to a question, as people may read them."""
     return quote(asked.refusal, record.task_id) if asked.refusals else None
 
@@ -262,7 +262,7 @@ def unanswered(asking: Asking, takes: TakesAnswers) -> list[Question]:
     return [] if CANCEL in asking.left else list(open_questions(asking.record, takes, asking.left))
 
 
-def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
+def _read(record: TaskRecord, asked: states.AskedQuestion, name: str, takes: TakesAnswers | None) -> Question:
     request = asked.request or {}
     params: QuestionParams | None = None
     with suppress(NoAnswerError):  # told to the first that answers it
@@ -284,7 +284,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
     )
 
 
-def _waiting(record: TaskRecord) -> list[states.Question]:
+def _waiting(record: TaskRecord) -> list[states.AskedQuestion]:
     """The questions that can still be answered."""
     match record.state:
         case states.Gathering(questions=questions):
@@ -298,7 +298,9 @@ def _waiting(record: TaskRecord) -> list[states.Question]:
 # ── answers as instructions ───────────────────────────────────────────────────────────────────────
 
 
-def answer_instruction(record_id: str, asked: states.Question, answer: JSONObject, at: float) -> Instruction:
+def answer_instruction(
+    record_id: str, asked: states.AskedQuestion, answer: JSONObject, at: float
+) -> Instruction:
     """The instruction to send an answer."""
     return Instruction(question_id(record_id, asked), json.dumps(answer, sort_keys=True), at)
 
@@ -317,7 +319,7 @@ def as_heeded(instruction: Instruction) -> Instruction:
     return instruction._replace(body=body, heeded=True)
 
 
-def find_instructed(record: TaskRecord, name: str) -> states.Question | None:
+def find_instructed(record: TaskRecord, name: str) -> states.AskedQuestion | None:
     """The question that an instruction answers; ``None`` if it needs no answer."""
     questions = states.questions_of(record.state)
     return next((q for q in questions if q.unanswered and question_id(record.record_id, q) == name), None)
@@ -382,7 +384,7 @@ def _is_unsent(record: TaskRecord, name: str) -> bool:
 
 def check_open(
     record: TaskRecord | None, name: str, answer: JSONObject
-) -> tuple[states.Question, JSONObject]:
+) -> tuple[states.AskedQuestion, JSONObject]:
     """The question with this ``question_id``, and the answer to send, if it is open and the answer fits it.
 
     Raises:
@@ -413,7 +415,7 @@ def check_open(
     return asked, answer
 
 
-def _was_named(record_id: str, asked: states.Question, name: str) -> bool:
+def _was_named(record_id: str, asked: states.AskedQuestion, name: str) -> bool:
     """Whether a question had that name before one of its answers was refused."""
     return any(name == question_id(record_id, replace(asked, refusals=n)) for n in range(asked.refusals))
 

@@ -10,8 +10,10 @@ import pytest
 from mcp_tasks_client import Environment, MemoryJournal, Observer, PollPolicy, TaskRecord
 from mcp_tasks_client.engine.endpoint import Endpoint, Line
 from mcp_tasks_client.engine.engine import Engine
+from mcp_tasks_client.engine.live_call import LiveCall, Ours, overtaken
 from mcp_tasks_client.errors import CredentialRefusedError, InputUnansweredError
 from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.machine.states import Calling
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef, ToolCall
@@ -190,3 +192,27 @@ async def test_an_error_that_parks_a_call_once_more_is_told_once_more() -> None:
         polls = len(world.polled_at())
         await world.during(is_told, 5)
         assert len(world.polled_at()) == polls
+
+
+async def test_a_line_whose_call_was_not_made_names_no_call_until_the_next_has_begun() -> None:
+    endpoint = Endpoint(engine(Stop(RELEASE, is_on=False)), ScriptedSession(), Callbacks(), Scope("scripted"))
+    record = TaskRecord(
+        record_id="r", scope=endpoint.scope, tool="tool", state=Calling(), created_at=0.0, updated_at=0.0
+    )
+    not_made, begun_again, line = LiveCall(record, Ours(1, 0)), anyio.Event(), Line()
+    calls = [not_made]
+    not_made.park(overtaken(not_made))
+
+    async def begin() -> LiveCall:
+        if not calls:
+            begun_again.set()
+            await anyio.sleep_forever()
+        return calls.pop()
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks, endpoint.engine.using_journal():
+            tasks.start_soon(endpoint.enter, line, begin)
+            await begun_again.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert line.record is None, "a time-out or a cancellation names no call that was not made"
+            tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A server in whichever version of the protocol it speaks.
+"""The session of a server by URL, and the discovery of its version, which servers by command share.
 
 The server is asked for its version before the first request of any kind, and once. A server that knows only
 ``initialize`` may refuse the question as it would refuse a credential, and is then asked by ``initialize``.

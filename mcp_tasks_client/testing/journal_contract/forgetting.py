@@ -8,7 +8,7 @@ import pytest
 
 from ...journal.base import LEASES_KEPT_S, Journal, Lease
 from ...machine.record import Scope
-from ...machine.states import Gathering, OutcomeUnknown, Question
+from ...machine.states import AskedQuestion, Gathering, OutcomeUnknown
 from ..samples import SCOPE, finished, lease, observing, only, record, with_key
 
 __all__ = ["PruneTests", "RemoveTests"]
@@ -83,7 +83,7 @@ class PruneTests:
             record(idempotency_key="owned", state=asked, updated_at=50.0, owner="host/1"),
             record(
                 idempotency_key="answered",
-                state=replace(asked, questions=(Question(key="a", digest="d", stage="answered"),)),
+                state=replace(asked, questions=(AskedQuestion(key="a", digest="d", stage="answered"),)),
                 updated_at=50.0,
             ),
         ]

@@ -13,6 +13,7 @@ import pytest
 from ...journal.base import Instruction, Journal
 from ...machine.record import Origin, Scope, TaskRecord, dump_state
 from ...machine.states import (
+    AskedQuestion,
     Calling,
     Cancelled,
     Completed,
@@ -23,7 +24,6 @@ from ...machine.states import (
     LastFailure,
     Observing,
     OutcomeUnknown,
-    Question,
     State,
     Violated,
 )
@@ -43,7 +43,7 @@ NASTY: Final = {
     "texts": [text for name, text in TEXTS.items() if name != "two halves of a pair"],
     SURROGATE: "\0",
 }
-QUESTION: Final = Question(
+QUESTION: Final = AskedQuestion(
     key=f"q{SURROGATE}", digest="d", stage="answered", request={"params": NASTY}, answer=NASTY, refusal="no"
 )
 TASK: Final = read_task(
@@ -69,7 +69,7 @@ OBSERVING: Final = Observing(
     unchanged=1,
     failure=LastFailure(message=SURROGATE, count=2, since=1.5),
     looks=3,
-    questions=(QUESTION, Question(key="", digest="")),
+    questions=(QUESTION, AskedQuestion(key="", digest="")),
     cancel="requested",
     reported=("b", "a"),
 )
