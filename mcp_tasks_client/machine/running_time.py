@@ -22,7 +22,7 @@ def find_ran_s(state: Observing, now: float) -> float:
 def find_took_s(state: Observing, now: float) -> float | None:
     """Seconds for which a task ran whose last snapshot shows its end.
 
-    ``None`` where nobody can say: a question had no answer, or one whose time an earlier version of this
+    ``None`` where it is unknown: a question had no answer, or one whose time an earlier version of this
     package did not note.
     """
     if any(question.unanswered or not question.answered_at for question in state.questions):
@@ -33,7 +33,7 @@ def find_took_s(state: Observing, now: float) -> float | None:
 
 
 def find_wait_began(state: Observing, task: Task, now: float) -> float:
-    """When the server began to wait for what a snapshot asks first, by the local wall clock.
+    """When the server began to wait for the first question of a snapshot, by the local wall clock.
 
     That is now, or earlier if the server says that the task has changed before: no client may have looked.
     """
