@@ -291,7 +291,7 @@ class Field:
             raise self._error(problem)
 
     def _problem_of(self, value: Any) -> str | None:
-        """Why a value does not match the schema of the field; ``None`` if it does."""
+        """The mismatch of a value and the schema of the field; ``None`` if there is none."""
         try:
             # As an item, since its place in the message is short then, however long the name is.
             problem = find_mismatch([value], self._checked, FORM_STEPS, note_pattern)

@@ -81,7 +81,7 @@ class CallLine:
     """The tool, and the label of the call if it has one."""
 
     state: str
-    """Where the call stands, in a word."""
+    """The state of the call, in a word."""
 
     elapsed: str
     """How long it has taken so far, or took."""
@@ -145,7 +145,7 @@ def title_of(tool: str | None, label: str | None) -> str:
 
 
 def state_of(record: TaskRecord, questions: Sequence[Question], *, is_driven: bool) -> str:
-    """Where a call stands, in a word. Args are those of :func:`line_of`."""
+    """The state of a call, in a word. Args are those of :func:`line_of`."""
     if questions and not record.finished:
         return "input_required"
     if record.status == "calling" and not is_driven:

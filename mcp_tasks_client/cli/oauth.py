@@ -344,7 +344,7 @@ def _no_login(said: httpx2.Response) -> CommandError:
 
 
 def _tell_failure(error: Exception, said: httpx2.Response | None) -> str:
-    """Why the SDK gave up. Its words may quote a token where a reply could not be read."""
+    """The reason why the SDK gave up. The SDK's words may quote a token of a reply that it could not read."""
     from mcp.client.auth import OAuthRegistrationError, OAuthTokenError
 
     if isinstance(error, OAuthRegistrationError):

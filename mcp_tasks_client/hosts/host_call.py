@@ -64,7 +64,7 @@ class HostCall:
     """Whether an earlier call under the key, whose reply was lost, is an error or is sent again."""
 
     fault: str | None = None
-    """Why a server would refuse the request, or why its key cannot be kept; ``None`` if nothing is wrong."""
+    """The fault for which a server would refuse the request, or its key cannot be kept; ``None`` if none."""
 
     is_current: bool
     """Whether the host's session speaks 2026-07-28."""

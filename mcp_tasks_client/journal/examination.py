@@ -38,7 +38,7 @@ class Examination:
     """True if it can be opened, since it is a journal of this version, can be read, and has no damage."""
 
     version: int | None
-    """Of its tables; ``None`` if that cannot be told."""
+    """The version of its tables; ``None`` if it is unknown."""
 
     size: int | None
     """In bytes, with all that belongs to it; ``None`` likewise."""

@@ -81,12 +81,12 @@ class GuardedJournal(Journal):
 
     @property
     def identity(self) -> Hashable:
-        """That of the journal."""
+        """The journal's own."""
         return self._journal.identity
 
     @property
     def clock(self) -> Callable[[], float | None] | None:
-        """That of the journal."""
+        """The journal's own."""
         return self._journal.clock
 
     def __repr__(self) -> str:

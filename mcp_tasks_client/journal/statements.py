@@ -41,7 +41,7 @@ class Dialect:
     """The SQL of one database, where databases differ."""
 
     folder: str
-    """Of the package. It may have a ``statements.sql`` of statements that only this database has."""
+    """The folder of the database. Its ``statements.sql``, if any, has statements of this database only."""
 
     value: str
     """A value of a statement, by its ``{name}``."""
@@ -61,7 +61,7 @@ class Statement(NamedTuple):
 
     text: str
     columns: tuple[str, ...]
-    """Of the given rows; empty if the statement takes values instead."""
+    """The columns of the given rows; empty if the statement takes values instead."""
 
     is_counted: bool
     """True if the caller needs to know which of the given rows the statement changed."""

@@ -29,7 +29,7 @@ __all__ = [
 W = TypeVar("W")
 
 LEASE_STATEMENTS: Final = ("lease_until", "renew")
-"""Of a work that stores a lease."""
+"""The statements of a work that stores a lease."""
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
 """The rows that each statement of a work returned. A statement that returns none, and has no given rows, has

@@ -211,7 +211,7 @@ class UpdateRefused:
 
     keys: tuple[str, ...] = field(repr=False)
     words: str
-    """Of the server."""
+    """The words of the server's error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class TaskRecord:
     """A text of the host's; of a scope no two records have the same. ``None`` never meets another."""
 
     state: State = field(repr=False)
-    """Where the call stands. A journal keeps it as text, and need not look into it."""
+    """The state of the call. A journal keeps it as text, and need not look into it."""
 
     created_at: float
     """When the call was made; by it records are old or new."""

@@ -20,7 +20,7 @@ class AskedQuestion:
 
     key: str = field(repr=False)  # may contain the task ID
     digest: str
-    """Of the request as first seen: the same key must never mean something else."""
+    """The digest of the request as first seen: the same key must never mean something else."""
 
     asked_at: float = 0.0
     """Local wall clock, seconds, when it was first seen; 0 in the records of earlier versions."""

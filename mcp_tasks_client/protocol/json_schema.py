@@ -110,7 +110,7 @@ def find_mismatch(
     max_steps: int = INLINE_STEPS,
     pass_over: Callable[[str], object] = lambda pattern: None,
 ) -> str | None:
-    """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
+    """The mismatch of ``value`` and ``schema``: one printable line without the value; ``None`` if they match.
 
     Formats are not checked. A pattern that cannot be read says nothing about the value: one that only
     JavaScript reads, or one with look-around or back-references, which cannot be matched in linear time.

@@ -74,10 +74,10 @@ class InputContext:
     """
 
     idempotency_key: str | None = None
-    """Of the call."""
+    """The idempotency key of the call."""
 
     reference: TaskReference | None = field(default=None, repr=False)
-    """Of the call, for :meth:`TasksClient.attach`; ``None`` as above."""
+    """The call's reference, for :meth:`TasksClient.attach`; ``None`` as above."""
 
     context: CallContext | None = field(default=None, repr=False)
     """The context of the call, where the way in serves a host's requests. Of no use to a callback."""

@@ -52,7 +52,7 @@ class Kind:
 
     method: str
     name: str
-    """Of the client capability that declares it, and of the callback that answers it."""
+    """The name of the client capability that declares it, and of the callback that answers it."""
 
     capability: JSONObject
     """The capability, where a callback answers everything of the kind."""

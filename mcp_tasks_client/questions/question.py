@@ -64,7 +64,7 @@ class ShownQuestion:
     """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
 
     record_id: str
-    """Of the call."""
+    """The record of the call."""
 
     endpoint: str
     """The server's name in the journal."""
@@ -91,7 +91,7 @@ class ShownQuestion:
     """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
 
     idempotency_key: str | None = None
-    """Of the call; ``None`` if it has none."""
+    """The idempotency key of the call; ``None`` if it has none."""
 
     refused: str | None = None
     """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""

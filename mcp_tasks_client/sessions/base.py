@@ -111,7 +111,7 @@ class ToolCall:
     """Told of each notification that comes before the reply, where the session can hear any."""
 
     context: CallContext | None = field(default=None, repr=False, compare=False)
-    """Of the caller; a session passes it to its transport and reads nothing of it."""
+    """The caller's context; a session passes it to its transport and reads nothing of it."""
 
     label: str | None = field(default=None, compare=False)
     """A short text for people, which is not sent."""
@@ -126,7 +126,7 @@ class TaskRef:
     """The session's own data, from the last :class:`Snapshot` or ``Created``. Opaque to others."""
 
     context: CallContext | None = field(default=None, repr=False, compare=False)
-    """Of the newest caller that waits; a session passes it to its transport and reads nothing of it."""
+    """The context of the newest caller that waits; a session passes it to its transport unread."""
 
     before_send: BeforeSend | None = field(default=None, repr=False, compare=False)
     """To be awaited right before the request may reach the server, after a wait for its turn. Its exceptions

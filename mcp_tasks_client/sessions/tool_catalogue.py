@@ -84,7 +84,7 @@ class ListedTool:
     """The arguments that also travel as headers."""
 
     fault: str | None = None
-    """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
+    """The reason not to offer or call it: marks for headers that the protocol does not allow."""
 
 
 class OtherVersionError(RemoteProtocolError):

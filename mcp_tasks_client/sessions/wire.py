@@ -56,7 +56,7 @@ class WireRequest:
     """Without ``_meta``."""
 
     context: CallContext | None = field(repr=False)
-    """Of the call for whose sake the request is sent."""
+    """The context of the call for whose sake the request is sent."""
 
     call: ToolCall | None = None
     ref: TaskRef | None = None

@@ -161,7 +161,7 @@ class Server:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where calls are made, once :meth:`takes` has found out how."""
+        """Makes the calls, once :meth:`takes` has found out the version."""
         assert self._endpoint is not None
         return self._endpoint
 

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
+"""The version of ``schema.sql``. None was published yet: until then, a change edits version 1."""
 
 NotEnrolled: TypeAlias = errors.DivisionByZero
 """The error of the statement ``begin``, which divides by zero on purpose: the writer is not in the table
@@ -125,7 +125,7 @@ _SETTINGS: Final = {
     "tcp_keepalives_count": "2",
     "tcp_user_timeout": "15000",
 }
-"""Of each session, where the server knows them."""
+"""The settings of each session, as far as the server knows them."""
 
 _LIMITS: Final = {
     # Sooner than we give up: the connection is kept.

@@ -56,7 +56,7 @@ APPLICATION_ID: Final = 0x4D43504A
 """``MCPJ``, at byte 68 of the file."""
 
 VERSION: Final = 1
-"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
+"""The version of ``schema.sql``. None was published yet: until then, a change edits version 1."""
 
 _UNPUBLISHED: Final = 0x4D435054
 """``MCPT``: files that were made while 0.1 and 0.2 were written, in schemas of their own."""

@@ -148,7 +148,7 @@ class Request:
 
     verb: str = "POST"
     context: CallContext | None = field(default=None, repr=False)
-    """That of the call for whose sake the request is made; ``None`` if there is none."""
+    """The context of the call for whose sake the request is made; ``None`` if there is none."""
 
     once: bool = False
     """Whether it is never repeated. Some servers drop connections after a second, so it needs one that was

@@ -63,7 +63,7 @@ class _Request:
 
     @property
     def calls_left(self) -> list[OwnRequest]:
-        """Those of the calls that are under way still."""
+        """The calls that are under way still."""
         return [call for call in self.calls if call in self.connection.calls]
 
 

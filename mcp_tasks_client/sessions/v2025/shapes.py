@@ -37,7 +37,7 @@ HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-0
 
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 _FASTMCP_2_TASK: Final = "modelcontextprotocol.io/task"
-"""Where FastMCP 2.14 puts the task of a ``tools/call``, beside empty content."""
+"""The entry of ``_meta`` in which FastMCP 2.14 puts the task of a ``tools/call``, beside empty content."""
 
 _VOLATILE: Final = frozenset({_RELATED_TASK, "progressToken"})
 _LARGEST_ID: Final = 2**63

@@ -91,7 +91,7 @@ class TrackedTask:
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
     context: CallContext | None = field(default=None, repr=False)
-    """Of the call whose task it is, as of the last request."""
+    """The context of the task's call, as of the last request."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
