@@ -431,7 +431,7 @@ class Journal(ABC):
         one takes it. The fence grows by one, also if ``owner`` had the record before. Nothing else changes.
 
         Args:
-            record_id: Of the record.
+            record_id: The ID of the record.
             owner: The taker.
             gone: Owners that are gone; see :meth:`owners`.
 

@@ -64,7 +64,7 @@ class ShownQuestion:
     """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
 
     record_id: str
-    """The record of the call."""
+    """The ID of the call's record."""
 
     endpoint: str
     """The server's name in the journal."""

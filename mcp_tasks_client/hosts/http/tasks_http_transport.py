@@ -96,7 +96,7 @@ class TasksHttpTransport(_AnyTransport):
             :class:`Journal` is used as it is.
         endpoint: The server's name in the journal; ``None`` derives it from the URL of each request.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         poll: Latency against load.
         elicitation: Answers ``elicitation/create``.
         sampling: Answers ``sampling/createMessage``.

@@ -77,7 +77,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create`` of tasks, and every other one if the session declares no
             callback of its own. ``None``, here and for the next two, leaves all of them to the session.
         sampling: Answers ``sampling/createMessage``.

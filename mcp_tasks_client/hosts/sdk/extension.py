@@ -124,7 +124,7 @@ class TasksExtension(ClientExtension):
         endpoint: Names the server in the journal; ``None`` derives it from the client's URL or
             command, and is refused where the client has neither.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
             client's own callback.
         sampling: Answers ``sampling/createMessage``.
