@@ -21,7 +21,7 @@ from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption, check_limit
 from .engine.audience import OnUpdate
 from .engine.delivery import Store, deliver, deliver_for_all
-from .engine.endpoint import Endpoint, Line
+from .engine.endpoint import Endpoint, HostLine
 from .engine.engine import OnAbandon
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
@@ -311,7 +311,7 @@ class TasksClient:
         if on_update is not None:
             listeners.append(on_update)
         options = read_options(idempotency_key, on_unknown, label, meta)
-        endpoint, line = self._opened(), Line(listeners, on_unknown=options.on_unknown)
+        endpoint, line = self._opened(), HostLine(listeners, on_unknown=options.on_unknown)
         with _named(endpoint, line):
             return await endpoint.call(
                 line,
@@ -345,7 +345,7 @@ class TasksClient:
         """
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
-        line = Line(on_unknown=options.on_unknown)
+        line = HostLine(on_unknown=options.on_unknown)
         with _named(endpoint, line):
             call = await endpoint.start(
                 line, _call(name, arguments, options), key=options.key, record_id=record_id
@@ -714,7 +714,7 @@ class TasksClient:
 
 
 @contextmanager
-def _named(endpoint: Endpoint, line: Line) -> Iterator[None]:
+def _named(endpoint: Endpoint, line: HostLine) -> Iterator[None]:
     """Have each error of the block name the call that the line has begun."""
     try:
         yield

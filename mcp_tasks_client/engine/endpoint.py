@@ -49,12 +49,12 @@ from .requests import Requests
 from .runner import Runner
 from .time_limit import TimeLimit
 
-__all__ = ["Endpoint", "Line"]
+__all__ = ["Endpoint", "HostLine"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 
-class Line:
+class HostLine:
     """A line of a host that makes a call: the call that it has begun, and how it waits.
 
     Attributes:
@@ -139,7 +139,7 @@ class Endpoint:
 
     async def enter(
         self,
-        line: Line,
+        line: HostLine,
         begin: Callable[[], Awaitable[LiveCall]],
         *,
         in_background: bool = False,
@@ -158,7 +158,9 @@ class Endpoint:
         """
         await self._observed(line, LINE, self._enter, line, begin, in_background)
 
-    async def _enter(self, line: Line, begin: Callable[[], Awaitable[LiveCall]], in_background: bool) -> None:
+    async def _enter(
+        self, line: HostLine, begin: Callable[[], Awaitable[LiveCall]], in_background: bool
+    ) -> None:
         while True:
             call = line.call = await begin()
             if line.limit is not None:
@@ -173,7 +175,7 @@ class Endpoint:
                 if isinstance(error, OvertakenError):
                     line.call = None  # it was not made
 
-    async def _wait_in(self, line: Line, call: LiveCall, in_background: bool) -> None:
+    async def _wait_in(self, line: HostLine, call: LiveCall, in_background: bool) -> None:
         self.hold(call, line.listeners, line.context)
         try:
             if in_background:
@@ -192,7 +194,7 @@ class Endpoint:
 
     async def _enter_within(
         self,
-        line: Line,
+        line: HostLine,
         begin: Callable[[], Awaitable[LiveCall]],
         timeout: float | None,
         excludes_questions: bool,
@@ -220,7 +222,7 @@ class Endpoint:
 
     async def call(
         self,
-        line: Line,
+        line: HostLine,
         tool_call: ToolCall,
         *,
         key: str | None = None,
@@ -234,7 +236,7 @@ class Endpoint:
         return await self.outcomes.deliver(line.begun, deadline, raise_on_error=raise_on_error)
 
     async def start(
-        self, line: Line, tool_call: ToolCall, *, key: str | None, record_id: str | None = None
+        self, line: HostLine, tool_call: ToolCall, *, key: str | None, record_id: str | None = None
     ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
         begin = partial(self.begin, tool_call, key, line.on_unknown, record_id)
@@ -286,7 +288,7 @@ class Endpoint:
 
     async def see_task_through(
         self,
-        line: Line,
+        line: HostLine,
         created: Snapshot,
         tool: str,
         *,

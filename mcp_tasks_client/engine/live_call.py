@@ -136,7 +136,7 @@ class LiveCall:
         self.audience = Audience()
         self.drive: Drive | None = None
 
-    # ── what the journal knows ────────────────────────────────────────────────────────────────
+    # ── the journal's view ────────────────────────────────────────────────────────────────────
 
     @property
     def task(self) -> Task | None:
@@ -237,7 +237,7 @@ class LiveCall:
             return False
         return any(self.is_open(asked.key) for asked in questions_of(self.record.state))
 
-    # ── what is told ──────────────────────────────────────────────────────────────────────────
+    # ── telling the driver and the callers ────────────────────────────────────────────────────
 
     def park(self, error: Exception) -> None:
         """Stop driving, for a reason that every waiting caller has to hear. The task lives on."""

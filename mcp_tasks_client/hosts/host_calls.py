@@ -14,7 +14,7 @@ from typing import Final
 from mcp_types import INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
 from ..engine.audience import OnUpdate
-from ..engine.endpoint import Endpoint, Line
+from ..engine.endpoint import Endpoint, HostLine
 from ..engine.engine import Engine
 from ..engine.live_call import LiveCall
 from ..engine.outcome import as_rpc_error
@@ -99,7 +99,7 @@ class HostCalls:
         if call.record_id is not None:
             begin = partial(endpoint.answer_and_continue, call.tool_call, call.record_id, call.answers)
         context = call.tool_call.context
-        line = Line(listeners, context, call.on_unknown)
+        line = HostLine(listeners, context, call.on_unknown)
         reply: Reply
         try:
             await endpoint.enter(line, begin)

@@ -34,7 +34,7 @@ from pydantic import (
 )
 
 from ...engine.audience import OnUpdate
-from ...engine.endpoint import Endpoint, Line
+from ...engine.endpoint import Endpoint, HostLine
 from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
 from ...engine.progress import tell_progress
@@ -232,7 +232,7 @@ class Resolver:
         endpoint = self._endpoints.get(context.session)
         if endpoint is None:
             endpoint = self._endpoints[context.session] = self._make_endpoint(context.session)
-        line = Line(_listeners(self.extension.on_update, claimed._progress))
+        line = HostLine(_listeners(self.extension.on_update, claimed._progress))
         try:
             return await endpoint.see_task_through(
                 line,
