@@ -74,11 +74,13 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # It listens from here on: whoever connects before the server is up waits a moment.
+    # It listens from here on: a client that connects before the server is up waits a moment.
     port = int(sys.argv[1]) if sys.argv[1:] else 0
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         sys.exit(f"port {port} cannot be used ({error.strerror}); give another one")
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
-    anyio.run(partial(mcp.run_http_async, host="127.0.0.1", sockets=[listener], show_banner=False))
+    host, port = listener.getsockname()
+    print(f"http://{host}:{port}/mcp", flush=True)
+    # FastMCP listens at the socket; it writes the host and the port into its log.
+    anyio.run(partial(mcp.run_http_async, host=host, port=port, sockets=[listener], show_banner=False))

@@ -89,15 +89,15 @@ class _Thread:
             return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
         except CancelledError:
             assert self.runs is not None
-            self.runs.join()  # nobody else cancels what is waited for
+            self.runs.join()  # only the end of the loop cancels the work
             raise _loop_ended() from None
         except InputUnansweredError as error:
             asked = [_block(one, self) if isinstance(one, Question) else one for one in error.questions]
             error.questions = tuple(asked)
             raise
         except BaseException:
-            # An interrupt (Ctrl-C) ends here what is waited for. Closing the client must not come before
-            # that has stopped: it may still have to cancel the task at the server.
+            # An interrupt (Ctrl-C) ends the wait here. Closing the client must not come before the work has
+            # stopped: it may still have to cancel the task at the server.
             if future.cancel():
                 self._wait_for_stop(ended)
             raise
@@ -163,7 +163,7 @@ def _entering(
 def _giving(
     method: Callable[Concatenate[InnerT, P], Coroutine[Any, Any, T]], give: Callable[[T, _Thread], U]
 ) -> Callable[Concatenate[_Blocking[InnerT], P], U]:
-    """Make a blocking method of an asynchronous one. ``give`` makes what that one returns block, too."""
+    """Make a blocking method of an asynchronous one. ``give`` makes its return value block, too."""
 
     def wait(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> U:
         return give(self._thread.run(method, self._inner, *args, **kwargs), self._thread)
@@ -230,7 +230,7 @@ def _made_like(
 class BlockingQuestion(_Blocking[Question], ShownQuestion):
     """:class:`Question` without ``async``: of a blocking client or inbox, a handle, an error or a callback.
 
-    One that was pickled has no client any more: ``client.answer(question.question_id, answer)``.
+    One that was pickled has no client: ``client.answer(question.question_id, answer)``.
     """
 
     # Of one that was pickled: no question that could be answered, and a thread that says what to do.
@@ -327,7 +327,7 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
 
     @property
     def immediate_response(self) -> str | None:
-        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        """The server's words for the model while the task goes on; ``None`` if there are none."""
         return self._inner.immediate_response
 
     @property
@@ -412,8 +412,8 @@ class BlockingTasksClient(_Opening[TasksClient]):
     coroutine functions run in the client's own event loop. Methods may be called from several
     threads at once. Its questions block, also those of errors and of callbacks that are plain functions.
     Errors carry asynchronous handles: ``client.attach(error.handle.reference)``.
-    A child that was forked from the process has to open a client of its own. A client that nobody
-    closes does not keep the process from ending, which leaves its calls as a kill does.
+    A child that was forked from the process has to open a client of its own. A client that is never closed
+    does not keep the process from ending, which leaves its calls as a kill does.
     """
 
     # A decorated function, since to a type checker a class whose __init__ is a variable is Any.
@@ -502,7 +502,7 @@ def _start_event_loop(stack: ExitStack) -> tuple[BlockingPortal, Thread]:
     """Start a thread with an event loop. It ends with the stack, or with the process.
 
     Not by ``start_blocking_portal``, which waits for its thread when the interpreter throws it away: a client
-    that nobody has closed, or that a fork has inherited, would keep the process from ending.
+    that was never closed, or that a fork has inherited, would keep the process from ending.
     """
     opened: Future[BlockingPortal] = Future()
     run = contextvars.Context().run  # nothing of the caller's event loop, which Python 3.14 may hand on

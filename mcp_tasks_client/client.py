@@ -1,4 +1,4 @@
-"""The client: ``call_tool`` that takes its time, handles, and what the journal remembers."""
+"""The client: ``call_tool`` that takes its time, handles, and the records of the journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .aio.uncut import run_to_its_end
 from .engine.adoption import Adoption, check_limit
 from .engine.audience import OnUpdate
 from .engine.delivery import Store, deliver, deliver_for_all
-from .engine.endpoint import Endpoint, Line
+from .engine.endpoint import Endpoint, HostLine
 from .engine.engine import OnAbandon
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
@@ -74,12 +74,12 @@ class TasksClient:
     Use it as ``async with TasksClient(...) as client``; nothing of it runs outside that block. On
     the way out, tasks that are not done are left to the server and to the journal. A host with ``connect()``
     and ``cleanup()`` awaits ``client.__aenter__()`` and ``client.__aexit__(None, None, None)``, or uses an
-    ``AsyncExitStack``, in whichever of its tasks.
+    ``AsyncExitStack``, in any of its tasks.
 
     Args:
         server: The server's URL; or a :class:`StdioServer`, the command that starts it; or the host's own
             client: an ``mcp.Client``, a ``fastmcp.Client`` or an ``mcp.ClientSession``, also one that a
-            framework has made; or a ``Session``. What is not given here is taken from the client's
+            framework has made; or a ``Session``. Options that are not given here are taken from the client's
             :class:`TasksExtension`, if it has one, and callbacks from the client itself. The client's own
             calls are left as they are.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
@@ -91,7 +91,7 @@ class TasksClient:
         application: Names the program, where several share a journal. The name is kept with each call that is
             made here, and ``resume()`` takes no call of another name. Calls without a name are anybody's, and
             a client without a name takes only those. ``None`` is the extension's, or else no name. An
-            idempotency key is one for the endpoint and the principal, whatever the application.
+            idempotency key is one for the endpoint and the principal, over all applications.
         elicitation: Answers ``elicitation/create``, form and URL.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
@@ -101,12 +101,11 @@ class TasksClient:
         on_notification: ``on_notification(method, params)`` is called with each notification of the server's
             that is not about a task's status: log messages, progress under a token that was given in
             ``meta``, changed lists, unknown ones. Only for a server that is given by its URL or its command.
-            It is a plain function, called in the event loop, so that it must be quick. What it raises is
+            It is a plain function, called in the event loop, so that it must be quick. Its exceptions are
             logged.
-        on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
-            ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
-            or else ``"detach"``.
-        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+        on_abandon: How to treat the task of a ``call_tool`` that times out or is cancelled: ``"detach"`` lets
+            it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's, or else ``"detach"``.
+        output_schema: How to treat a result that does not match its tool's output schema: ``"raise"`` an
             error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema. ``None`` is
             the extension's, or else ``"raise"``.
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
@@ -114,8 +113,8 @@ class TasksClient:
         headers: Sent with every request. A function, which may be a coroutine function, is asked for them
             before each request, and once more when the server refuses them (HTTP 401): it renews the
             credential of the one user that the client is for. It runs in a task of the client's own; a plain
-            function must not block. What it raises is the cause of the call's SessionError; resume the call.
-            A SessionError that it raises is the call's own: one that is ``retryable`` delays a poll.
+            function must not block. Its exception is the cause of the call's SessionError; resume the call. A
+            SessionError that it raises is the call's own: one that is ``retryable`` delays a poll.
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
@@ -123,7 +122,7 @@ class TasksClient:
         task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
         protocol: ``"2025-11-25"`` speaks that version to a server by URL or command without asking for
             2026-07-28: for a server that speaks both, and makes tasks in the older one only.
-        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and an observer; ``None`` is the real ones.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above, or ``on_notification`` no plain function.
@@ -235,7 +234,7 @@ class TasksClient:
             raise ValueError("http_client, headers, auth and protocol belong to the client; give them to it")
         if receive is not None:
             raise ValueError("a client of your own runs no tasks for its server; give a URL, or no receive")
-        # Needs the SDK, which whoever has a client of it has.
+        # Needs the SDK, which is there if the host has a client of it.
         from .hosts.sdk.over_client import OverClient
 
         over = OverClient.of(server, options)
@@ -243,7 +242,7 @@ class TasksClient:
         self._engine = over.engine
 
     _endpoint: Endpoint | None = None
-    """Where calls are made, once the client is open."""
+    """Makes the calls, once the client is open."""
 
     @property
     def endpoint(self) -> str:
@@ -272,9 +271,9 @@ class TasksClient:
 
         Args:
             name: The tool.
-            arguments: Its arguments: JSON values, and what sessions of the SDK make JSON of (dates, UUIDs,
-                decimals, models).
-            read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
+            arguments: Its arguments: JSON values, and values that sessions of the SDK turn into JSON (dates,
+                UUIDs, decimals, models).
+            read_timeout_seconds: The SDK's own name for ``timeout``, a ``timedelta`` on mcp 1.x.
             progress_callback: Gets the status messages of the task, counted, as with :class:`TasksExtension`.
                 It may be a coroutine function.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
@@ -284,12 +283,12 @@ class TasksClient:
             raise_on_error: Raise a :class:`ToolError` for a result that has ``is_error``.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
                 key joins the first or returns its result, in this process or a later one.
-            on_unknown: Under a key, what to do about an earlier call whose reply was lost:
-                ``"raise"``, or ``"resend"`` if the tool may run twice.
+            on_unknown: Under a key, how to treat an earlier call whose reply was lost: ``"raise"``, or
+                ``"resend"`` if the tool may run twice.
             label: A short text for people, of at most 200 characters. It is kept with the record, and never
                 sent. A call that joins another one under its key leaves that one's label.
-            on_update: Gets each changed :class:`Task`. It may be a coroutine function; it should be
-                quick. What it raises is logged and otherwise ignored.
+            on_update: Gets each changed :class:`Task`. It may be a coroutine function; it should be quick.
+                Its exceptions are logged and otherwise ignored.
             meta: Further entries for the request's ``_meta``.
 
         Returns:
@@ -303,7 +302,7 @@ class TasksClient:
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
             IdempotencyConflictError: The key belongs to another tool or other arguments.
             SessionError: The server could not be reached, or refused, or broke the protocol.
-            JournalError: The journal could not be written; what depended on it was not done.
+            JournalError: The journal could not be written; no action that depends on it was taken.
             ValueError: Arguments or options make no sense.
         """
         if isinstance(read_timeout_seconds, timedelta):
@@ -312,7 +311,7 @@ class TasksClient:
         if on_update is not None:
             listeners.append(on_update)
         options = read_options(idempotency_key, on_unknown, label, meta)
-        endpoint, line = self._opened(), Line(listeners, on_unknown=options.on_unknown)
+        endpoint, line = self._opened(), HostLine(listeners, on_unknown=options.on_unknown)
         try:
             return await endpoint.call(
                 line,
@@ -343,13 +342,13 @@ class TasksClient:
         questions are answered by the callbacks meanwhile.
 
         Args and errors are those of :meth:`call_tool`, up to the server's first answer. Besides,
-        ``record_id`` is the ID of the call's record, such as one that was told to somebody before the server
+        ``record_id`` is the ID of the call's record, such as one that the host has told of before the server
         has answered: 32 hexadecimal digits in lower case. ``None`` draws one. A call that joins another one
         under its key leaves that one's ID. An ID that is another call's is a ``ValueError``.
         """
         endpoint = self._opened()
         options = read_options(idempotency_key, on_unknown, label, meta)
-        line = Line(on_unknown=options.on_unknown)
+        line = HostLine(on_unknown=options.on_unknown)
         try:
             call = await endpoint.start(
                 line, _call(name, arguments, options), key=options.key, record_id=record_id
@@ -362,20 +361,20 @@ class TasksClient:
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
     async def resume(self, *, delivered_within_s: float | None = None) -> list[TaskHandle]:
-        """Take up every unfinished task of this endpoint and principal that nobody drives.
+        """Take up every unfinished task of this endpoint and principal that no process drives.
 
-        Also returns handles of finished calls whose outcome nobody has received yet. Observation
-        goes on in the background as with :meth:`start_tool`, at the pace that was kept before.
+        Also returns handles of finished calls whose outcome was not received yet. Observation goes on in the
+        background as with :meth:`start_tool`, at the pace that was kept before.
 
-        What this client looks after itself is left out: calls that somebody waits for, or that it drives or
-        has brought to their end for a handle that is still there. A handle that you drop is returned again.
-        Left out is also what a client of another ``application`` has made. Programs that give neither a
-        ``journal`` nor an ``application`` take each other's calls.
+        Calls that this client looks after itself are left out: those that a caller waits for, or that it
+        drives or has brought to their end for a handle that is still there. A handle that you drop is
+        returned again. Calls of a client of another ``application`` are left out as well. Programs that give
+        neither a ``journal`` nor an ``application`` take each other's calls.
 
         Args:
-            delivered_within_s: Return besides what was delivered in these last seconds and is still in the
-                journal. A session of the host's may have lost it: its caller had given up, or its process was
-                killed before the result was passed on.
+            delivered_within_s: Return besides outcomes that were delivered in these last seconds and are
+                still in the journal. A session of the host's may have lost one: its caller had given up, or
+                its process was killed before the result was passed on.
 
         Returns:
             Handles, oldest first.
@@ -390,16 +389,17 @@ class TasksClient:
         return [TaskHandle(endpoint, call) for call in await endpoint.resume(delivered_within_s)]
 
     def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
-        """Take up what nobody drives any more, for as long as you iterate: :meth:`resume` without an end.
+        """Take up calls that no process drives, for as long as you iterate: :meth:`resume` without an end.
 
-        ``async for handle in client.adopt():`` gives handles of what :meth:`resume` would return now, and of
-        what comes free later: calls of a process that has died, within two lease times (of 30 seconds, see
-        ``Environment.lease_s``), calls that others have released, and parked calls whose answer has come.
+        ``async for handle in client.adopt():`` gives the handles that :meth:`resume` would return now, and
+        later those of calls that come free: of a process that has died, within two lease times (of 30
+        seconds, see ``Environment.lease_s``), of others that have released them, and of parked calls whose
+        answer has come.
 
         Each comes once, and none that this client drives. A call that parks for want of an answer comes again
         when the answer is there. One that parks for another reason comes again with the next look, half a
         lease later at most, and so does an outcome whose handle is dropped, or whose block has failed.
-        What was taken up is driven in the background. Nothing more is taken up while the loop's body runs.
+        A call that was taken up is driven in the background. No other is taken up while the loop's body runs.
         The loop ends when the client closes.
 
         Args:
@@ -420,14 +420,14 @@ class TasksClient:
     ) -> None:
         """Give the end of every call to a store of yours, until this is cancelled or the client closes.
 
-        ``await client.deliver(store)`` takes up what nobody drives, now and later, as :meth:`adopt` does. It
-        sees each call to its end, and calls ``store(record, outcome)``. Once the store has returned, the end
-        is acknowledged. The calls that this client makes are among them. An end that somebody awaits goes to
-        that caller, and a call whose handle your program keeps is left to your program.
+        ``await client.deliver(store)`` takes up calls that no process drives, now and later, as :meth:`adopt`
+        does. It sees each call to its end, and calls ``store(record, outcome)``. Once the store has returned,
+        the end is acknowledged. The calls that this client makes are among them. An end that a caller awaits
+        goes to that caller, and a call whose handle your program keeps is left to your program.
 
         The store gets one end several times if the process is killed between the store's own commit and the
-        acknowledgement: have it insert by ``record.record_id``, and pass over what is there. A store that
-        raises is asked again, after 1 to 60 seconds. A coroutine function that has not returned within a
+        acknowledgement: have it insert by ``record.record_id``, and pass over an end that it has. A store
+        that raises is asked again, after 1 to 60 seconds. A coroutine function that has not returned within a
         minute is cancelled and asked again; the thread of a plain function is waited for. Other ends do not
         wait for it: up to 50 are stored at the same time.
 
@@ -483,8 +483,8 @@ class TasksClient:
         """A handle for a task that is known by its ID, by a handle's reference, or by its record.
 
         It is observed in the background. A task that the journal does not know yet becomes part of it
-        and is looked at once before this returns; whatever that brought, ``result()`` tells. Whichever
-        application made the call, its task is attached.
+        and is looked at once before this returns; ``result()`` tells the outcome of that. A task is attached
+        whether or not the call is of this application.
 
         Args:
             task_id_or_reference: The task.
@@ -492,7 +492,7 @@ class TasksClient:
 
         Raises:
             ValueError: The ID is empty, or the reference belongs to another endpoint or principal
-                or names a call of which this journal holds nothing; or the label is none.
+                or names a call without a record in this journal; or the label is none.
             JournalError: The journal could not be read or written.
         """
         endpoint, wanted = self._opened(), task_id_or_reference
@@ -555,13 +555,13 @@ class TasksClient:
         await self._opened().answering.take_answer(question_id, to_wire(answer))
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
-        """What the journal knows of this endpoint and principal, whichever application made it, oldest first.
+        """The records of this endpoint and principal, of all applications, oldest first.
 
         A call without an idempotency key is forgotten as soon as its outcome was delivered.
 
         Args:
-            pending: Only tasks that are not over, and outcomes that nobody has received. It then takes
-                as long as there are of those, however many others there are.
+            pending: Only tasks that are not over, and outcomes that were not received. The cost is then that
+                of these, however many others there are.
 
         Raises:
             JournalError: The journal could not be read.
@@ -569,10 +569,10 @@ class TasksClient:
         return await self._opened().records(pending=pending)
 
     async def estimate(self, tool: str) -> Estimate:
-        """How long calls of a tool take, by the last 50 that have completed.
+        """The usual duration of calls of a tool, by the last 50 that have completed.
 
-        The calls of this endpoint and principal count of which the server made a task, whichever application
-        made them. :meth:`TaskHandle.estimate` is about one call that runs.
+        The calls of this endpoint and principal count of which the server made a task, of all applications.
+        :meth:`TaskHandle.estimate` is about one call that runs.
 
         Raises:
             JournalError: The journal could not be read.
@@ -580,11 +580,11 @@ class TasksClient:
         return Estimate(await self._opened().durations(tool))
 
     async def prune(self, older_than_s: float | None = None) -> int:
-        """Forget what is old, in the whole journal, whoever made it.
+        """Forget old calls in the whole journal, of any client.
 
         Calls whose outcome was delivered, and tasks whose time-to-live has passed. Happens by itself, with
         the journal's ``retention_s``. An outcome that was not delivered is never forgotten, nor a call of
-        unknown outcome. Under the key of what is forgotten, a call is a new one.
+        unknown outcome. Under the key of a forgotten call, a call is a new one.
 
         Args:
             older_than_s: Seconds since the delivery, at least a minute, for others may be waiting for
@@ -599,10 +599,10 @@ class TasksClient:
         """
         return await self._opened().prune(older_than_s)
 
-    # ── what else hosts do with a session ─────────────────────────────────────────────────────
+    # ── other methods of a session ────────────────────────────────────────────────────────────
 
     async def initialize(self) -> InitializeResult:
-        """Ask the server what it is. Nothing has to be begun: this is for hosts that do so with a session.
+        """Ask the server for its introduction, for hosts that do so with a session. It begins nothing.
 
         Raises:
             SessionError: The server could not be asked.
@@ -624,10 +624,10 @@ class TasksClient:
         return await list_tools(self._opened().session, params.cursor if params is not None else cursor)
 
     async def send_ping(self) -> EmptyResult:
-        """See that the server answers. At 2026-07-28, which has no ping, it is asked what it is.
+        """Check that the server answers. 2026-07-28 has no ping, so it is asked for its introduction.
 
         Raises:
-            SessionError: It does not.
+            SessionError: The server does not answer.
         """
         return await ping(self._opened().session)
 
@@ -635,17 +635,17 @@ class TasksClient:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
         For a host that passes such requests on: ``resources/read``, ``prompts/get``, ``completion/complete``,
-        a method that nobody has named here. The result is the server's object, whatever its fields, also one
-        that asks for input (``resultType`` of ``"input_required"``). The method must be one of the version
-        that the server speaks. Only ``server/discover`` is answered at 2025-11-25 as well: by a ``ping``, and
-        by what the server told in its handshake. Over a host's own client, the SDK checks the results of
-        methods that it knows, and a connection at 2025-11-25 is refused.
+        any method that is not named here. The result is the server's object unchanged, also one that asks for
+        input (``resultType`` of ``"input_required"``). The method must be one of the version that the server
+        speaks. Only ``server/discover`` is answered at 2025-11-25 as well: by a ``ping``, and by the server's
+        words in its handshake. Over a host's own client, the SDK checks the results of methods that it knows,
+        and a connection at 2025-11-25 is refused.
 
         Args:
             method: The JSON-RPC method.
-            params: Its params: JSON values, and what sessions of the SDK make JSON of. At 2026-07-28 entries
-                in their ``_meta``, such as a ``progressToken``, are sent besides the client's own, which they
-                cannot replace.
+            params: Its params: JSON values, and values that sessions of the SDK turn into JSON. At 2026-07-28
+                entries in their ``_meta``, such as a ``progressToken``, are sent besides the client's own,
+                which they cannot replace.
 
         Raises:
             SessionError: No result. An error of the server's is in ``code``, ``remote_message`` and ``data``.
@@ -687,7 +687,7 @@ class TasksClient:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let go of every task, finish what has to be written, close.
+        """Let go of every task, finish all writes, close.
 
         In code that the client awaits itself, such as a callback, it returns at once, and the closing goes
         on.
@@ -707,7 +707,7 @@ class TasksClient:
         try:
             async with self._engine:
                 self._endpoint = Endpoint(self._engine, self._session, self._inputs, self._scope, hears=True)
-                self._endpoint.hear()
+                self._endpoint.hear_session()
                 yield
         finally:
             await run_to_its_end(self._session.aclose)
@@ -719,7 +719,7 @@ class TasksClient:
         return self._endpoint
 
 
-def _name_call(error: TasksClientError, endpoint: Endpoint, line: Line) -> None:
+def _name_call(error: TasksClientError, endpoint: Endpoint, line: HostLine) -> None:
     """Have an error name the call that the line has begun, if there is one."""
     if line.call is not None:
         error.handle = TaskHandle(endpoint, line.call)

@@ -11,8 +11,8 @@
     ├ ToolError                      .result .tool: the tool raised; only with raise_on_error=True
     ├ WaitTimeoutError               .last_failure (also TimeoutError) we stopped waiting; the task lives
     ├ InputUnansweredError           .questions .keys: a question of the server's has no answer yet
-    ├ AlreadyAnsweredError           .same: somebody was faster; the first answer is the one that counts
-    ├ QuestionWithdrawnError         the question does not wait for an answer any more
+    ├ AlreadyAnsweredError           .same: the question has an answer, and the first one counts
+    ├ QuestionWithdrawnError         the question waits for no answer
     ├ InvalidAnswerError             (also ValueError) the answer does not fit the question
     ├ FormError                      .field (also ValueError) a typed text is no value of its field
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
@@ -30,7 +30,7 @@
       ├ JournalCorruptError          not a database, or a damaged one
       └ JournalSchemaError           another program's file, or a newer version's
 
-Each message says what to do next. All of them pickle: a handle travels as its reference and
+Each message names the next step. All of them pickle: a handle travels as its reference and
 can be attached again on the other side. Wrong arguments of the caller's own are
 ``ValueError`` and ``TypeError``, as everywhere in Python.
 """
@@ -78,7 +78,7 @@ __all__ = [
 
 
 class Handle(Protocol):
-    """What an error carries of a call: a :class:`TaskHandle`, which is made far above this module."""
+    """The call of an error: a :class:`TaskHandle`, which is made far above this module."""
 
     @property
     def reference(self) -> TaskReference:
@@ -123,7 +123,7 @@ class OpenQuestion(Protocol):
 
     @property
     def params(self) -> mcp_types.RequestParams | None:
-        """What is asked, in the SDK's class."""
+        """The params of the question, in the SDK's class."""
 
     @property
     def refused(self) -> str | None:
@@ -290,9 +290,9 @@ class InvalidAnswerError(TasksClientError, ValueError):
 
 
 class FormError(TasksClientError, ValueError):
-    """A typed text is no value that fits, or what a server asks cannot be put to a person. Nothing was sent.
+    """A typed text is no value that fits, or a form or URL cannot be put to a person. Nothing was sent.
 
-    Of ``mcp_tasks_client.forms``. The message says what fits, and quotes nothing of the text.
+    Of ``mcp_tasks_client.forms``. The message names the values that fit, and quotes nothing of the text.
 
     Attributes:
         field: The name of the field that it is about; ``None`` if it is about no single one.
@@ -309,7 +309,7 @@ class OutcomeUnknownError(TasksClientError):
     The tool may have run. Only ``on_unknown="resend"`` sends it again.
 
     Attributes:
-        record: What the journal holds of the call.
+        record: The record of the call in the journal.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ class CredentialRefusedError(SessionError):
     """The server refused our credential (HTTP 401 or 403).
 
     Attributes:
-        challenge: What the server demands (``WWW-Authenticate``); ``""`` if it did not say.
+        challenge: The server's demand (``WWW-Authenticate``); ``""`` if there is none.
     """
 
     challenge: str = ""
@@ -408,7 +408,7 @@ class JournalLockedError(JournalError):
 class JournalCodecError(JournalError):
     """A record or an answer that the journal's ``codec=`` cannot encode or decode, as without its key.
 
-    What is stored is left as it is, and can be read with the right codec.
+    The stored value is left as it is, and can be read with the right codec.
     """
 
 

@@ -50,7 +50,7 @@ _LONGEST_URL: Final = 8_192
 _MOST_REFERENCES: Final = 8
 _MOST_DIGITS: Final = 1_000
 _EMPTY: Final = ""
-"""A text that nobody has typed."""
+"""A text that the person has not typed."""
 
 _WHOLE: Final = ""
 """The name of the one field that stands for the whole content."""
@@ -133,8 +133,8 @@ class Field:
         boolean is ``yes`` or ``no``. An empty text is ``None`` where the field may be left out.
 
         Raises:
-            FormError: The text stands for no value that fits. The message says why, and what fits; it quotes
-                nothing of the text.
+            FormError: The text stands for no value that fits. The message has the reason and the values that
+                fit, and quotes nothing of the text.
         """
         if not is_encodable(text):
             raise self._error("the text holds half of a character (a surrogate)")
@@ -164,7 +164,7 @@ class Field:
         """True for a text that leaves the field out of the content."""
         return not self.required and self._is_empty(text)
 
-    # ── from texts ──
+    # ── from texts ────────────────────────────────────────────────────────────────────────────
 
     def _is_empty(self, text: str) -> bool:
         return not (text if self.kind == "text" and self.format is None else text.strip())
@@ -236,7 +236,7 @@ class Field:
             None if None in places else [self.choices[place].value for place in places if place is not None]
         )
 
-    # ── from values ──
+    # ── from values ───────────────────────────────────────────────────────────────────────────
 
     def _show(self, value: Any) -> str | None:
         match self.kind:
@@ -283,7 +283,7 @@ class Field:
         except FormError:  # a choice has a comma in it
             return _dump(value)
 
-    # ── checked ──
+    # ── checked ───────────────────────────────────────────────────────────────────────────────
 
     def _check(self, value: Any) -> None:
         problem = self._problem_of(value)
@@ -291,7 +291,7 @@ class Field:
             raise self._error(problem)
 
     def _problem_of(self, value: Any) -> str | None:
-        """Why a value does not match the schema of the field; ``None`` if it does."""
+        """The mismatch of a value and the schema of the field; ``None`` if there is none."""
         try:
             # As an item, since its place in the message is short then, however long the name is.
             problem = find_mismatch([value], self._checked, FORM_STEPS, note_pattern)
@@ -713,8 +713,8 @@ _FORMATS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     "date": (_is_date, "a date, such as 2026-11-28"),
     "date-time": (_is_date_time, "a date and a time with its zone, such as 2026-11-28T14:30:00Z"),
 }
-"""The formats of the protocol, which JSON Schema itself checks nothing of: a check that refuses only what is
-surely wrong, and what fits, in words."""
+"""The formats of the protocol, which JSON Schema itself does not check: a check that refuses only texts that
+are surely wrong, and the texts that fit, in words."""
 
 
 def _convert(name: str, text: str, schema: JSONObject) -> Any:
@@ -756,7 +756,7 @@ def _takes_text(plain: JSONObject) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A URL that a server asks somebody to visit, as it should be shown before anybody agrees.
+    """A URL that a server asks a person to visit, as it should be shown before the person agrees.
 
     Show all of it, and do not open it unasked.
     """

@@ -84,7 +84,7 @@ class TaskHandle:
 
     @property
     def immediate_response(self) -> str | None:
-        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        """The server's words for the model while the task goes on; ``None`` if there are none."""
         return self.task.immediate_response if self.task is not None else None
 
     @property
@@ -130,7 +130,7 @@ class TaskHandle:
 
         It stays for the program that it belongs to, which has it from :meth:`result`, or by
         :meth:`TasksClient.resume` or :meth:`TasksClient.deliver`. The outcome of a call that another
-        application made is free for that one at once. After :meth:`acknowledge` nobody gets it.
+        application made is free for that one at once. After :meth:`acknowledge` no program gets it.
 
         Args are those of :meth:`result`.
 
@@ -164,7 +164,7 @@ class TaskHandle:
         """Wait for the outcome, and count it as delivered only once the block is left without an error.
 
         ``async with handle.outcome() as result:`` is for a host that writes the result to a place of its own.
-        If the block raises or is cancelled, or the process is killed within it, nobody has had the outcome:
+        If the block raises or is cancelled, or the process is killed within it, the outcome was not received:
         the next :meth:`TasksClient.resume` or :meth:`TasksClient.adopt` of any process has it, and so has a
         call with the same idempotency key.
 
@@ -190,7 +190,7 @@ class TaskHandle:
                     await endpoint.outcomes.acknowledge(call)
         except BaseException:
             if is_within:
-                self._in_hand = None  # whoever has this handle has not got the outcome by it
+                self._in_hand = None  # the holder of this handle has not got the outcome by it
                 await endpoint.outcomes.put_back(call)
             raise
 
@@ -219,8 +219,8 @@ class TaskHandle:
         is over it returns the last snapshot at once.
 
         Raises:
-            TaskError: The server does not know the task any more.
-            SessionError: The poll failed. ``last_failure`` says since when; the task is polled on if somebody
+            TaskError: The server has forgotten the task.
+            SessionError: The poll failed. ``last_failure`` says since when; the task is polled on if a caller
                 waits for it.
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
@@ -241,13 +241,13 @@ class TaskHandle:
         stop the task, nor its observation.
 
         Raises:
-            TasksClientError: While iterating: what parked the task, as :meth:`result` says. An end that
-                is no result (failed, cancelled) just ends the loop.
+            TasksClientError: While iterating: the error that parked the task, as from :meth:`result`. An end
+                that is no result (failed, cancelled) just ends the loop.
         """
         return _Updates(*self._attached())
 
     async def questions(self) -> list[Question]:
-        """The questions of the server's that wait for an answer, whoever drives the call.
+        """The questions of the server's that wait for an answer, driven here or by another process.
 
         Raises:
             JournalError: The journal could not be read.
@@ -269,7 +269,7 @@ class TaskHandle:
         await endpoint.answering.take_answer(question_id, to_wire(answer))
 
     async def estimate(self) -> Estimate:
-        """What is to be expected of this call, by those of its tool that have completed.
+        """The expected duration of this call, by completed calls of its tool.
 
         See :class:`Estimate`. It says nothing of a task that was attached by its bare ID.
 
@@ -375,7 +375,7 @@ class _Updates(AsyncIterator[Task]):
         call = self._call
         if not self._begun:
             self._begun = True
-            await self._endpoint.go_on(call)
+            await self._endpoint.drive_anew(call)
         while not self._ended:
             if not call.over and not call.is_driven:
                 self._endpoint.engine.check_open()

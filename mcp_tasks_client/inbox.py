@@ -1,4 +1,4 @@
-"""What a journal holds, of all servers: listed, answered, cancelled and acknowledged without a session."""
+"""The calls of a journal, of all servers: listed, answered, cancelled, acknowledged without a session."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ _OVERLAP_S: Final = 60.0
 
 
 class Inbox:
-    """The calls in a journal and the questions that they wait with, whatever the server and whoever calls it.
+    """The calls in a journal and their open questions, of every server and every caller.
 
-    ``async with Inbox("tasks.sqlite3") as inbox``. An inbox talks to no server and drives no call. What it
-    leaves in the journal is sent by the client that drives the call, in this process or in another one,
-    within seconds. If nobody drives it, whoever takes it up sends it, as by :meth:`TasksClient.resume`.
+    ``async with Inbox("tasks.sqlite3") as inbox``. An inbox talks to no server and drives no call. It leaves
+    answers and cancellations in the journal. The client that drives the call, in this process or in another
+    one, sends them within seconds. If no client drives it, the next one to take it up sends them, as by
+    :meth:`TasksClient.resume`.
 
     ``endpoint``, ``principal`` and ``application`` bound what an inbox shows and touches, so that a page for
     one user is an inbox for that principal.
@@ -54,10 +55,9 @@ class Inbox:
         journal: ``None`` is the user's default SQLite file; a path is another file; a :class:`Journal` is
             used as it is.
         endpoint: The server's name in the journal; ``None`` is every server.
-        principal: On whose behalf calls are made; ``None`` is everybody, and ``""`` are the calls for nobody
-            in particular.
-        application: Shows what clients of this name have made, and clients without a name; ``None`` is all.
-        environment: Clock and process, for tests, and who observes calls; ``None`` is the real ones.
+        principal: On whose behalf calls are made; ``None`` is all, and ``""`` are the calls without any.
+        application: Shows the calls of clients of this name, or without a name; ``None`` is all.
+        environment: Clock and process, for tests, and an observer; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.
@@ -90,7 +90,7 @@ class Inbox:
         limit: int | None = None,
         before: TaskRecord | float | None = None,
     ) -> list[TaskRecord]:
-        """What the journal knows of calls, oldest first.
+        """The records of calls, oldest first.
 
         A call without an idempotency key is there from its task on, and until its outcome was delivered.
         ``limit`` and ``before`` show a long history in pages: ``page = await inbox.records(limit=50)`` has
@@ -99,7 +99,7 @@ class Inbox:
         Args:
             endpoint: Only those at this server.
             principal: Only those on behalf of this principal.
-            pending: Only tasks that are not over, and outcomes that nobody has received.
+            pending: Only tasks that are not over, and outcomes that were not received.
             label: Only those of exactly this label.
             limit: At most this many of the matching records, the newest ones; ``None`` is all.
             before: Only records that come before this one; or records that were made before a time, in
@@ -166,10 +166,10 @@ class Inbox:
         return next((one for one in found if one.question_id == question_id), None)
 
     async def record(self, record_id: str) -> TaskRecord | None:
-        """What the journal knows of one call; ``None`` if it knows nothing, or the inbox does not show it.
+        """The record of one call; ``None`` if there is none, or the inbox does not show it.
 
         Args:
-            record_id: Of the call. It says nothing of the server or its task, and may be shown in a page.
+            record_id: Of the call. It tells nothing of the server or its task, and may be shown in a page.
 
         Raises:
             JournalError: The journal could not be read.
@@ -180,7 +180,7 @@ class Inbox:
         return record if record is not None and self._shows(record) else None
 
     async def outcome(self, record: TaskRecord) -> CallToolResult | TasksClientError | None:
-        """How a call has ended, for showing it. Nobody receives it by this.
+        """The outcome of a call, for showing it. It does not count as received by this.
 
         Args:
             record: One that :meth:`records` returned.
@@ -217,7 +217,7 @@ class Inbox:
         return await self._opened().owning.is_driven(record)
 
     async def estimate(self, record: TaskRecord) -> Estimate:
-        """What is to be expected of a call, by those of its tool that have completed; see :class:`Estimate`.
+        """The expected duration of a call, by completed calls of its tool; see :class:`Estimate`.
 
         To show it again a moment later, ``estimate.after(record.ran_s(time.time()))`` reads nothing.
 
@@ -234,12 +234,12 @@ class Inbox:
         return Estimate(known).after(record.ran_s(self._environment.clock.time()))
 
     def _at(self, endpoint: str | None, principal: str | None) -> tuple[str | None, str | None]:
-        """The server and the principal that are asked for; ``None`` is each."""
+        """The server and the principal that are asked for; ``None`` is any."""
         server = self._endpoint if endpoint is None else endpoint
         return server, self._principal if principal is None else principal
 
     def _scope_of(self, endpoint: str | None, principal: str | None) -> Scope | None:
-        """The scope in which all is that is asked for; ``None`` is all scopes."""
+        """The one scope that is asked for; ``None`` is all scopes."""
         server, whose = self._at(endpoint, principal)
         return None if server is None or whose is None else Scope(server, whose)
 
@@ -282,13 +282,13 @@ class Inbox:
     def ended(
         self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
     ) -> AsyncIterator[TaskRecord]:
-        """The calls whose outcome nobody has received, and each other call as it ends, while you iterate.
+        """The calls whose outcome was not received, and each other call as it ends, while you iterate.
 
-        ``async for record in inbox.ended():`` gives each call once, in the order of their ends. It leaves the
-        outcomes to those that receive them: :meth:`TasksClient.deliver` is for a program that does. An end is
-        told within a second on one machine, and within some seconds where hosts share a database. A call
-        without an idempotency key is forgotten once its outcome is received, and is not told of if that was
-        faster. The loop ends when the inbox closes.
+        ``async for record in inbox.ended():`` gives each call once, in the order of their ends. It receives
+        no outcome; :meth:`TasksClient.deliver` is for a program that does. An end is told within a second on
+        one machine, and within some seconds where hosts share a database. A call without an idempotency key
+        is forgotten once its outcome is received, and is not told of if that was faster. The loop ends when
+        the inbox closes.
 
         Args are those of :meth:`records`, and errors those of :meth:`asked`.
         """
@@ -322,9 +322,9 @@ class Inbox:
 
         Raises:
             InvalidAnswerError: The answer does not fit the question. Nothing was committed.
-            AlreadyAnsweredError: Somebody was faster. Nothing was committed.
-            QuestionWithdrawnError: Nobody waits for an answer any more, the call is being cancelled, or the
-                inbox does not show it. The answer is not sent.
+            AlreadyAnsweredError: The question has an answer. Nothing was committed.
+            QuestionWithdrawnError: The server does not wait for an answer, the call is being cancelled, or
+                the inbox does not show it. The answer is not sent.
             JournalError: The answer could not be committed.
             ValueError: It is no ``question_id``.
             TasksClientError: The inbox is not open.
@@ -360,8 +360,8 @@ class Inbox:
             record: One that :meth:`records` returned.
 
         Raises:
-            JournalError: It could not be written, or the journal does not show the record of a keyed call any
-                more. The outcome may come once more.
+            JournalError: It could not be written, or the journal shows no record of a keyed call. The outcome
+                may come once more.
             ValueError: The inbox does not show this call.
             TasksClientError: The call has not ended, or the inbox is not open.
         """
@@ -371,14 +371,14 @@ class Inbox:
             )
 
     async def prune(self, older_than_s: float | None = None) -> int:
-        """Forget what is old, whoever made it; see :meth:`TasksClient.prune`.
+        """Forget old calls of any client; see :meth:`TasksClient.prune`.
 
         Args:
             older_than_s: Seconds since the delivery, at least a minute; ``None`` is the journal's
                 ``retention_s``.
 
         Returns:
-            How many calls.
+            The number of forgotten calls.
 
         Raises:
             JournalError: The journal could not be written.
@@ -410,7 +410,7 @@ class Inbox:
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        """Open the journal that is there. Nothing is made.
+        """Open the existing journal. Nothing is made.
 
         Without the right to write it, the inbox shows the journal, and :meth:`answer`, :meth:`cancel`,
         :meth:`acknowledge` and :meth:`prune` raise a :class:`JournalError`.

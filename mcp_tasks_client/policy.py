@@ -2,8 +2,8 @@
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
 largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions.
-Pure: the time and the jitter are arguments. :class:`ReceivePolicy` has the limits of what a server has the
-client run.
+Pure: the time and the jitter are arguments. :class:`ReceivePolicy` has the limits of tasks that a server has
+the client run.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PollPolicy:
     """Polls within the first interval, at most 4. Set by :meth:`eager`."""
 
     longest_wait_s: float = 3600.0
-    """Seconds of any wait for a server, at most, whatever ``pollIntervalMs`` or ``Retry-After`` it names.
+    """Seconds of any wait for a server, at most, also where ``pollIntervalMs`` or ``Retry-After`` is longer.
     The one bound on the server's pace, so that a nonsensical hint cannot hold a task for ever."""
 
     polls_in_flight: int = 16
@@ -154,7 +154,7 @@ class ReceivePolicy:
     """Milliseconds for which a task is kept after its creation, if the server does not name a time."""
 
     max_ttl_ms: int = 86_400_000
-    """Milliseconds for which a task is kept after its creation, at most, whatever the server names."""
+    """Milliseconds for which a task is kept after its creation, at most, also where the server names more."""
 
     max_working: int = 32
     """Unfinished tasks of one session at once, at most. The host is asked about each of them."""
@@ -243,7 +243,7 @@ def backoff_delay(
     Args:
         poll_interval_ms: Latest hint in milliseconds; ``None`` if absent.
         failures: Failures in a row, this one included; at least 1.
-        retry_after_s: What the server asked for; ``None`` if nothing.
+        retry_after_s: The server's own; ``None`` if there is none.
         policy: Bounds, in seconds.
         jitter: A fraction, ``0 <= jitter <= 1``.
 

@@ -81,7 +81,7 @@ class CallLine:
     """The tool, and the label of the call if it has one."""
 
     state: str
-    """Where the call stands, in a word."""
+    """The state of the call, in a word."""
 
     elapsed: str
     """How long it has taken so far, or took."""
@@ -90,7 +90,7 @@ class CallLine:
     """The server's words, or why nothing happens."""
 
     estimate: str = field(default="", compare=False)
-    """How long such calls take; empty if nobody knows."""
+    """The usual duration of such calls; empty if it is unknown."""
 
     is_over: bool = False
     """True if the call has ended."""
@@ -145,7 +145,7 @@ def title_of(tool: str | None, label: str | None) -> str:
 
 
 def state_of(record: TaskRecord, questions: Sequence[Question], *, is_driven: bool) -> str:
-    """Where a call stands, in a word. Args are those of :func:`line_of`."""
+    """The state of a call, in a word. Args are those of :func:`line_of`."""
     if questions and not record.finished:
         return "input_required"
     if record.status == "calling" and not is_driven:
@@ -278,7 +278,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to somebody else, such as a prompt, for the length of the block."""
+        """Leave the terminal to other code, such as a prompt, for the length of the block."""
         surface = self._surface
         if surface is None:
             yield
@@ -387,7 +387,7 @@ def _choose_surface(stream: IO[str] | None) -> _Surface | None:
 
 
 def is_animated(stream: IO[str]) -> bool:
-    """True if lines of a stream may be drawn anew: on a terminal that nobody has asked to keep still."""
+    """True if lines of a stream may be drawn anew: on a terminal that was not asked to keep still."""
     try:
         import rich  # noqa: F401  # is it installed?
 
@@ -528,7 +528,7 @@ class _Screen:
         if self._live is None:
             from rich.live import Live
 
-            # No thread of rich's draws. What the program prints meanwhile stands above the lines.
+            # No thread of rich's draws. Lines that the program prints meanwhile stand above these.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 def asks(**options: Any) -> TaskRecord:
     """A record whose server asks something."""
-    from mcp_tasks_client.machine.states import Question as Asked  # beside the public one
+    from mcp_tasks_client.machine.states import AskedQuestion as Asked  # beside the public one
 
     state = observing(status="input_required", inputRequests={"k": ASK})
     asked = Asked(key="k", digest="d", request=ASK, asked_at=options.pop("asked_at", 1.0))

@@ -241,6 +241,44 @@ def test_the_map_in_contributing_names_each_room() -> None:
     assert sorted(room for room in rooms if f"`{room}`" not in rows) == ["__main__"]
 
 
+def test_contributing_names_files_and_members_that_there_are() -> None:
+    """Each path, ``room/module.name`` and ``Class.member``; not the methods of MCP, such as ``tasks/get``."""
+    repository = ROOT.parent
+    text = (repository / "CONTRIBUTING.md").read_text()
+    told = set(re.findall(r"`([^`\s]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)))
+    paths = {word for word in told if "/" in word and not word.startswith(("tools/", "tasks/"))}
+    members = {word.partition("(")[0] for word in told if re.match(r"[A-Z]\w+\.(?!md$)[a-z_]\w+(\(|$)", word)}
+    assert len(paths) > 50 < len(members)
+    assert sorted(word for word in paths if not _is_there(word, repository)) == []
+    assert sorted(word for word in members if not _is_member(word)) == []
+
+
+def _is_there(word: str, repository: Path) -> bool:
+    """True if a path leads from the repository, or from a room, to a file, or to a name in a module."""
+    path, (module, _, name) = word.rstrip("/"), word.rpartition(".")
+    if any((*repository.glob(path), *ROOT.rglob(path), *ROOT.rglob(f"{path}.py"))):
+        return True
+    return bool(module) and any(
+        re.search(rf"\b{name}\b", one.read_text()) for one in ROOT.rglob(f"{module}.py")
+    )
+
+
+def _is_member(word: str) -> bool:
+    """True if a class of the package has a member of that name, or its instances have an attribute."""
+    name, _, member = word.partition(".")
+    return any(re.search(rf"\b{member}\b", text) for text in _classes().get(name, ()))
+
+
+@cache
+def _classes() -> dict[str, list[str]]:
+    """The text of each class of the package, by its name, which several may have."""
+    found: dict[str, list[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        for text in re.findall(r"^class .*?(?=^\S|\Z)", path.read_text(), flags=re.M | re.S):
+            found.setdefault(re.split(r"\W", text.removeprefix("class "), maxsplit=1)[0], []).append(text)
+    return found
+
+
 def test_each_module_says_its_concept_in_its_first_sentence() -> None:
     assert {name for name, concept in concepts().items() if not concept.endswith((".", ":"))} == set()
 
@@ -268,7 +306,7 @@ WRITERS: Final[dict[str, tuple[frozenset[str], set[str]]]] = {
         {"engine.live_call", "engine.runner"},
     ),
     "drive": (
-        frozenset({"asking", "asks", "attempt", "drive", "due", "error", "followed", "scope"}),
+        frozenset({"asks", "attempt", "drive", "due", "error", "followed", "open_prompts", "scope"}),
         {"engine.live_call", "engine.runner", "engine.prompts"},
     ),
 }

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from mcp_tasks_client import Estimate, LastFailure, Scope, TaskFailedError, TaskRecord
 from mcp_tasks_client.estimate import format_span
-from mcp_tasks_client.machine.states import Calling, Completed, Finished, Gathering, Observing, Question
+from mcp_tasks_client.machine.states import AskedQuestion, Calling, Completed, Finished, Gathering, Observing
 from mcp_tasks_client.progress import CallLine, Changes, line_of, show_progress
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.testing import ManualClock, failed, input_required, working
@@ -52,7 +52,7 @@ def counted(**progress: Any) -> dict[str, Any]:
 
 # ── the words ─────────────────────────────────────────────────────────────────────────────────────
 
-asked = Question(key="one", digest="d", asked_at=NOW - 120, request=ASK)
+asked = AskedQuestion(key="one", digest="d", asked_at=NOW - 120, request=ASK)
 
 SAID = {
     "working": (record_of(working(TASK)), "build  working  4m12s"),

@@ -32,7 +32,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.journal.sqlite import journal as sqlite_journal
 from mcp_tasks_client.journal.sqlite.file import read_unwritable
-from mcp_tasks_client.machine.states import Question
+from mcp_tasks_client.machine.states import AskedQuestion
 from mcp_tasks_client.testing.samples import finished, observing, record
 from tests.journal.files import SHORT_S, child, contents, line, posix_only, raw
 
@@ -48,7 +48,7 @@ ASK: Final = {
 def asking(record_id: str = "asks") -> TaskRecord:
     """A call whose question waits for an answer."""
     state = observing(status="input_required", inputRequests={"k": ASK})
-    questions = (Question(key="k", digest="d", asked_at=1.0, request=ASK),)
+    questions = (AskedQuestion(key="k", digest="d", asked_at=1.0, request=ASK),)
     return record(record_id=record_id, state=replace(state, questions=questions))
 
 

@@ -19,7 +19,7 @@ __all__ = ["Clock", "SharedClock", "SystemClock", "elapsed_s"]
 
 
 class Clock(ABC):
-    """Wall time for what is written down, monotonic time for what is waited for.
+    """Wall time for records, monotonic time for waits.
 
     Every wait between two requests goes by this clock. How long one request may last, and how long one is
     seen through after its caller has gone, are limits of the event loop's own clock, as those of HTTP are.

@@ -60,7 +60,7 @@ async def _in_thread(function: Callable[..., Any], name: str, arguments: tuple[A
     """Call a plain function in a thread. Its return value is not used if its caller no longer waits.
 
     Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
-    would hang until somebody has typed.
+    would hang until the person has typed.
     """
     made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
     over, context = anyio.Event(), contextvars.copy_context()

@@ -89,7 +89,7 @@ class OwnTasks(Working):
             ended(scope)
 
         self._running[scope] = None
-        # Kept, because asyncio forgets a task that nobody else knows.
+        # Kept, because asyncio forgets a task that no other code holds.
         self._running[scope] = spawn(partial(self._run, work, scope), forget)
         return scope
 
@@ -137,7 +137,7 @@ class OwnTask(Working):
 
     def start(self) -> None:
         """Begin to enter, and wait for nothing. An exception of the entering is raised by :meth:`leave`."""
-        # Kept, because asyncio forgets a task that nobody else knows.
+        # Kept, because asyncio forgets a task that no other code holds.
         self._loops.note_running()
         self._task = spawn(self._run, self._end)
 
@@ -160,7 +160,7 @@ class OwnTask(Working):
     async def leave(self, limit_s: float = math.inf) -> None:
         """Leave, and return when that is done, even if the caller is cancelled meanwhile. May be repeated.
 
-        It returns at once where the caller is awaited by what is left, and where the event loop has closed.
+        It returns at once if the leaving would await the caller, and if the event loop has closed.
 
         Args:
             limit_s: Seconds after which the leaving is cancelled.

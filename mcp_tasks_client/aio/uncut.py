@@ -1,9 +1,9 @@
-"""Work that no cancellation may cut in two: a commit, and what memory notes of it.
+"""Work that no cancellation may cut in two: a commit, and the notes of it in memory.
 
 ``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises at
-the present await of the task. So on asyncio the work runs in a task of its own, which
-nobody cancels while the event loop runs, since nobody else knows it. ``asyncio.run`` cancels every task
-once its coroutine is done; it waits for this one instead.
+the present await of the task. So on asyncio the work runs in a task of its own, which no code cancels while
+the event loop runs, since no other code knows it. ``asyncio.run`` cancels every task once its coroutine is
+done; it waits for this one instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
 
     A cancelled ``anyio`` scope around the caller takes effect at the next checkpoint after the return.
     A native ``Task.cancel()`` of the caller is remembered, and raised in place of the result or
-    error of the work once that has ended: let the work itself note what must not be forgotten.
+    error of the work once that has ended: let the work itself note facts that must not be forgotten.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled natively, or the work cancelled itself.
@@ -50,7 +50,7 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
 
 
 async def _in_uncut_task(work: Awaitable[T]) -> T:
-    """Await the work in a task that nobody cancels, and return its result."""
+    """Await the work in a task that no code cancels, and return its result."""
     import asyncio
 
     async def run() -> T:
@@ -65,7 +65,7 @@ async def _in_uncut_task(work: Awaitable[T]) -> T:
             cancelled = error
     if cancelled is None:
         return task.result()
-    # The error of the work is read in any case, or asyncio would log that nobody has.
+    # The error of the work is read in any case, or asyncio would log that it was not.
     raise cancelled from (None if task.cancelled() else task.exception())
 
 
@@ -145,7 +145,7 @@ def weakly_in_loop(method: Callable[..., object]) -> Callable[..., None]:
 
 def on_asyncio() -> bool:
     """Whether asyncio runs the caller, and no other event loop on top of asyncio."""
-    import asyncio  # loaded by now if it is what runs us; importing this module need not load it
+    import asyncio  # loaded by now if it runs us; importing this module need not load it
 
     try:
         return asyncio.current_task() is not None

@@ -59,8 +59,8 @@ async def bridge(
             them to persons who answer them elsewhere. These may answer in both cases, and the first answer
             counts.
         new_for: Tools of which each call is a new one, by name or pattern (``deploy_*``). A call of any other
-            tool that repeats one for which nobody waits joins it.
-        memory: The folder that keeps what servers have said about themselves; ``None`` keeps nothing.
+            tool that repeats one without a waiting request joins it.
+        memory: The folder for the introductions of servers; ``None`` keeps none.
 
     Raises:
         ValueError: The URL is none, or an option makes no sense.

@@ -1,7 +1,7 @@
 """The calls of one host: begun, joined by repetitions, let go.
 
-An equal call joins one that is in hand, once nobody waits for that one. So a model that repeats a call, after
-its host has given up, makes no second task.
+An equal call joins one that is in hand, once no request waits for that one. So a model that repeats a call,
+after its host has given up, makes no second task.
 
 A call that a process has made which has died is joined by its record in the journal. A call of another living
 process is left to that process, whose host may wait for it.
@@ -137,7 +137,7 @@ class Calls:
             is_in_hand = self._in_hand.of_record(record) is not None
             if not is_equal or is_in_hand or record.idempotency_key is not None:
                 continue
-            # Another bridge may go on with the call of one that has died. Nobody waits there for its reply.
+            # Another bridge may go on with the call of one that has died, with no request that waits for it.
             if _has_ended(record.origin) or not await self._inbox.is_driven(record):
                 return self._attach(record)
         return None
@@ -170,7 +170,7 @@ class Calls:
                     self._attach(record)
 
     async def records(self, most: int) -> list[tasks.TaskRecord]:
-        """The newest calls of this host that are not over, or whose outcome nobody has received.
+        """The newest calls of this host that are not over, or whose outcome was not received.
 
         The oldest of them is first.
 
@@ -258,7 +258,7 @@ class Calls:
         return call.end
 
     def _settle(self, call: Call) -> None:
-        """Have a call for which nobody waits linger, be kept for a later request, or be forgotten."""
+        """Have a call without a waiting request linger, be kept for a later one, or be forgotten."""
         if call.requests:
             return
         if call.end is None:
@@ -273,7 +273,7 @@ class Calls:
                 self._in_hand.drop(one)
 
     async def _linger(self, call: Call) -> None:
-        """Cancel a call for which nobody waits, unless the server replies or a request joins it in time."""
+        """Cancel a call without a waiting request, unless the server replies or a request joins in time."""
         with anyio.move_on_after(_LINGER_S) as time:
             while not (call.requests or call.is_promised or call.handle or call.end):
                 await call.wait_for_change()

@@ -83,7 +83,7 @@ class Front:
     Args:
         connect: Makes the client for one host.
         introduction: Of the server.
-        group: Runs what outlives a request.
+        group: Runs the work that outlives a request.
         options: Of the bridge.
         reply_to: The reply to a request that is being served.
 
@@ -288,7 +288,7 @@ def _host_of(context: Context) -> Host:
 def _call_id(context: Context, given: Any) -> Any:
     """The ID of a call that the host gives, which tells calls of one session apart.
 
-    A request over HTTP without a session is one of many of which nobody knows whether one host sends them.
+    Requests over HTTP without a session may be of one host or of many.
     """
     if given is None or context.request is None:
         return given

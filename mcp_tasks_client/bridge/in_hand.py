@@ -75,7 +75,7 @@ class Call:
 
     @property
     def task_id(self) -> str | None:
-        """The task's ID, which is for nobody to see."""
+        """The task's ID, which is never shown."""
         return None if self.handle is None else self.handle.task_id
 
     @property
@@ -93,7 +93,7 @@ class Call:
         return (tool, digest) == (self.tool, self.digest)
 
     async def forget_answered(self) -> None:
-        """Forget the questions that the host cannot be asked, and somebody else has answered."""
+        """Forget the questions that the host cannot be asked, and that have an answer from elsewhere."""
         if self.for_persons and self.handle is not None:
             with suppress(tasks.TasksClientError):  # the journal cannot be read: they may still be open
                 still_open = {one.question_id for one in await self.handle.questions()}

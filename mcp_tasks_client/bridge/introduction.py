@@ -28,7 +28,7 @@ _FIRST_WAIT_S: Final = 1.0
 """Seconds for which a host waits for a server that has never introduced itself here."""
 
 _ASK_S: Final = 30.0
-"""Seconds for the reply of a server that nobody waits for."""
+"""Seconds for the reply of a server that no request waits for."""
 
 _UNKNOWN: Final[dict[str, Any]] = {
     "capabilities": {

@@ -1,7 +1,7 @@
 """The time after which a call is answered although it goes on, for each known host.
 
 A row needs a reason that was seen, or is in the host's documentation or source. A name that hosts with
-different limits share has no row: ``mcp`` is what every program on the Python SDK calls itself.
+different limits share has no row: every program on the Python SDK calls itself ``mcp``.
 """
 
 from __future__ import annotations

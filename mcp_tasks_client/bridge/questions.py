@@ -42,7 +42,7 @@ _ROOTS: Final[TypeAdapter[Any]] = TypeAdapter(ListRootsResult)
 
 
 class _NobodyCanAnswerError(Exception):
-    """The journal has no record of the call, so that nobody else sees its question."""
+    """The journal has no record of the call, so that no other process sees its question."""
 
 
 class Asker:
@@ -103,7 +103,7 @@ class Asker:
                 except (ValidationError, tasks.FormError):
                     continue
         if question is None:
-            return None  # nobody else can answer it
+            return None  # no other process can answer it
         if call.key is None and not call.has_record:
             raise _NobodyCanAnswerError(
                 "the server asks before it makes a task, and the host cannot be asked"

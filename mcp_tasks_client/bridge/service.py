@@ -136,7 +136,7 @@ class Service:
         """
         return await (await self.opened()).client.request(method, params)
 
-    # ── what the server tells ─────────────────────────────────────────────────────────────────
+    # ── notifications of the server ───────────────────────────────────────────────────────────
 
     def listen(self, context: Context) -> None:
         """Have a connection of the host told of the server's notifications, until it ends."""
@@ -170,7 +170,7 @@ class Service:
 
     async def _send(self, session: Session, method: str, params: dict[str, Any]) -> None:
         try:
-            with suppress(Exception):  # the connection may be gone, and nobody is owed a notification
+            with suppress(Exception):  # the connection may be gone, and no notification is owed
                 await session.send_notification(
                     Notification[dict[str, Any], str](method=method, params=params)  # type: ignore[arg-type]  # any
                 )

@@ -74,7 +74,7 @@ class Serving:
                 async with self._beating(call, request):
                     while call.end is None:
                         asked = [one for one in call.unanswered if request.can_carry(one)]
-                        # Where nobody here can answer, the model is told at once, and only once.
+                        # If the host cannot answer, the model is told at once, and only once.
                         if asked or (early_s and call.for_persons.keys() - call.told):
                             break
                         await call.wait_for_change()
@@ -141,7 +141,7 @@ def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
 
 
 def as_rpc_error(error: Exception, task_id: str | None = None) -> MCPError:
-    """The JSON-RPC error for the host: that of the server, or one of ours that says what to do next.
+    """The JSON-RPC error for the host: that of the server, or one of ours with a remedy.
 
     Args:
         error: In which a request has ended.

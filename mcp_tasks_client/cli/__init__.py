@@ -1,4 +1,4 @@
-"""The command ``mcp-tasks``: calls, lists, waits for, answers and cancels what the journal holds."""
+"""The command ``mcp-tasks``: makes, lists, waits for, answers and cancels the calls of a journal."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Stand in for the streams with which the command was not started, as under ``>&-``.
+    """Replace the standard streams that the command was started without, as under ``>&-``.
 
-    No file may be opened under their numbers, such as the journal, into which others would write then. A
-    stdout that is missing fails when it is written: else the outcome of a call would count as received.
+    Otherwise a file such as the journal could get the number of one, and be written to as that stream. A
+    missing stdout fails when it is written: else the outcome of a call would count as received.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))

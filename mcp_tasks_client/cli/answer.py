@@ -1,4 +1,4 @@
-"""``mcp-tasks answer``: answer a question of a server, whichever program made the call."""
+"""``mcp-tasks answer``: answer a question of a server, for a call of any program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["answer"]
 
 _LOOK_S: Final = 0.5
-"""Seconds between looks for an answer of somebody else, while a form is open."""
+"""Seconds between looks for another answer, while a form is open."""
 
 
 def answer(
@@ -110,7 +110,7 @@ class _Given:
 
     @property
     def has_texts(self) -> bool:
-        """True if a value is a text that the form may make something else of."""
+        """True if a value is a text that the form may read as another type."""
         return any(not pair.partition("=")[0].endswith(":") for pair in self._pairs)
 
     @property
@@ -126,7 +126,7 @@ class _Given:
         """Refuse a line that makes no sense.
 
         Raises:
-            CommandError: It has several answers; or none, and nobody sits at a terminal.
+            CommandError: It has several answers; or none, and there is no terminal.
         """
         if len(self._actions) + self._has_values > 1:
             raise CommandError(Exit.USAGE, "Give values, or one of --accept, --decline and --cancel.")
@@ -189,7 +189,7 @@ def _check_kind(question: tasks.Question, where: Where) -> None:
 
 
 def _check_names(content: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Refuse a value for which a form has no field: many a schema would let a misspelt one pass.
+    """Refuse a value for which a form has no field: many schemas would let a misspelt one pass.
 
     Raises:
         CommandError: There is one.
@@ -207,7 +207,7 @@ async def _ask(inbox: tasks.Inbox, question: tasks.Question, where: Where) -> El
     """The answer of the person at the terminal.
 
     Raises:
-        CommandError: Somebody else has answered meanwhile; or the person has not, and the question waits on.
+        CommandError: The question has another answer; or the person has given none, and it is still open.
     """
     _check_kind(question, where)
     result: ElicitResult | None = None
@@ -221,7 +221,7 @@ async def _ask(inbox: tasks.Inbox, question: tasks.Question, where: Where) -> El
                 await anyio.sleep(_LOOK_S)
 
         group.start_soon(watch)
-        with suppress(EOFError):  # nobody sits there
+        with suppress(EOFError):  # there is no person
             result = await Person().answer(question, withdrawn)
         group.cancel_scope.cancel()
     if result is not None:
@@ -252,7 +252,7 @@ async def _commit(answering: Awaitable[None], record_id: str, again: str, where:
     """Leave an answer in the journal.
 
     Raises:
-        CommandError: It does not fit, or the question waits for none any more.
+        CommandError: It does not fit, or the question is not open.
         JournalError: It could not be committed.
     """
     name = short_id(record_id)
@@ -267,7 +267,7 @@ async def _commit(answering: Awaitable[None], record_id: str, again: str, where:
 
 
 class _AnsweredError(CommandError):
-    """Somebody else was faster."""
+    """The question had an answer before."""
 
     def __init__(self, message: str, record_id: str, next: str, *, is_same: bool) -> None:
         super().__init__(Exit.USAGE, message, record=record_id, next=next)
@@ -275,7 +275,7 @@ class _AnsweredError(CommandError):
 
 
 async def _tell_gone(inbox: tasks.Inbox, question_id: str, given: _Given, where: Where) -> None:
-    """Say what became of a question that is not open, where the journal still tells.
+    """Say why a question is not open, if the journal still has its call.
 
     Raises:
         CommandError: Its call is over, or it has an answer: the same or another one.
@@ -314,7 +314,7 @@ async def _tell_gone(inbox: tasks.Inbox, question_id: str, given: _Given, where:
 async def _tell_sent(
     inbox: tasks.Inbox, question: tasks.Question, result: ElicitResult, where: Where, output: Output
 ) -> None:
-    """Say who sends an answer, and how to go on."""
+    """Say whether a program sends the answer, and how to go on."""
     record = await inbox.record(question.record_id)
     is_driven = record is not None and await inbox.is_driven(record)
     left = [one for one in await inbox.questions() if one.record_id == question.record_id]

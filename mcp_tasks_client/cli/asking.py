@@ -23,7 +23,7 @@ Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Lit
 
 
 class Questions(StrEnum):
-    """Where the questions of a call go: to the person here, nowhere, or to others."""
+    """The addressee of a call's questions: the person here, none, or others."""
 
     ASK = "ask"
     FAIL = "fail"
@@ -46,12 +46,12 @@ def callback_for(
     paused: Callable[[], AbstractContextManager[None]],
     elsewhere: Questions = Questions.FAIL,
 ) -> Elicit:
-    """The callback for questions. No question is declined because nobody sits at the terminal.
+    """The callback for questions. Without a person at the terminal no question is declined.
 
     Args:
-        questions: As the line says; ``None`` if it does not.
+        questions: As given in the line; ``None`` if not.
         paused: Keeps the terminal free for a form.
-        elsewhere: Where they go if the line does not say, and there is no terminal.
+        elsewhere: Used if the line gives none, and there is no terminal.
     """
     match questions or (Questions.ASK if is_terminal() else elsewhere):
         case Questions.ASK:
@@ -64,7 +64,7 @@ def callback_for(
 
 
 def is_terminal() -> bool:
-    """True where somebody can fill in a form."""
+    """True if a person can fill in a form."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

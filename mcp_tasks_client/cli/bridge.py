@@ -150,7 +150,7 @@ def bridge(
             line_for=partial(where.line, "answer"),
         )
         if http is None:
-            # No client is made yet. The host is answered before all is imported that a client needs.
+            # No client is made yet: the host has a reply before the imports of a client.
             async with open_stdio(at_end=partial(_leave_soon, Exit.RESULT)) as (read, write):
                 await _until_stopped(serve_streams(connect, server, read, write, options))
             return None
@@ -223,7 +223,7 @@ def _user_name() -> str:
 
 
 def _memory(where: Where) -> Path:
-    """The folder for the words of servers about themselves: beside the journal, if that is a file."""
+    """The folder for the introductions of servers: beside the journal, if that is a file."""
     made = where.name_journal()
     if isinstance(made, tasks.SqliteJournal):
         return Path(f"{made.path}.servers")

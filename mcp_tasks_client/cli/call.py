@@ -125,7 +125,7 @@ def call(
                     await _let_go(handle, follower, cancels=cancel_on_interrupt)
                 raise
             if isinstance(end, CommandError) and not target.outlives_us:
-                end.next = None  # a question, which nobody could answer later
+                end.next = None  # a question, which no program could answer later
                 await _end_with_server(handle, output)
             code = follower.write(handle.reference["record_id"], end)
             if handle.done:

@@ -29,8 +29,8 @@ class Callback:
     """Waits for a browser.
 
     Attributes:
-        url: Where the browser comes back to.
-        state: What the answer has to repeat; ``None`` as long as no answer can come.
+        url: The address of the page.
+        state: The text that the answer has to repeat; ``None`` as long as no answer can come.
     """
 
     def __init__(self) -> None:

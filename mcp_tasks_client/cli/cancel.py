@@ -94,7 +94,7 @@ async def _check_reply(inbox: tasks.Inbox, record: tasks.TaskRecord, where: Wher
     """Refuse a call whose program ended before the server had replied: no task of it is known.
 
     Raises:
-        CommandError: It is one.
+        CommandError: The call is such a one.
         JournalError: The journal could not be read.
     """
     (seen,) = await look_at(inbox, [record])
@@ -140,7 +140,7 @@ async def _tell(
     *,
     is_asked: bool,
 ) -> None:
-    """Say what a wish to cancel has come to so far."""
+    """Say how far a wish to cancel has come."""
     record = await inbox.record(before.record_id) or before
     (seen,) = await look_at(inbox, [record])
     go_on = where.line("wait", short_id(record.record_id))

@@ -23,18 +23,18 @@ class Command:
     command: str
     arguments: Sequence[str] = field(default=(), repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Beside the few variables that each server has of ours."""
+    """Added to the few of our variables that each server gets."""
 
     folder: str | None = None
     name: str = ""
-    """As a line names the server; empty for a command that was typed."""
+    """The server's name in a line; empty for a command that was typed."""
 
     words: tuple[str, ...] = ()
     """Options of that line."""
 
     @property
     def outlives_us(self) -> bool:
-        """False: no task can be gone on with."""
+        """False: the server's tasks end with it."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""``mcp-tasks doctor``: what is wrong with a journal, its calls and a server, and what to do."""
+"""``mcp-tasks doctor``: the faults of a journal, its calls and a server, each with a remedy."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _MOST_IDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """Something that was found, and what to do.
+    """A finding, with its remedy.
 
-    ``is_fault`` is false for what happens in the life of calls: an outcome that its program will receive, a
-    question that somebody will answer.
+    ``is_fault`` is false for ordinary events in the life of calls: an outcome that its program will receive,
+    an open question.
     """
 
     about: str
@@ -104,7 +104,7 @@ def doctor(
 
 
 async def _look_at_journal(where: Where, findings: list[_Finding]) -> dict[str, Any]:
-    """A journal and its calls, for programs. What is wrong is added to the findings."""
+    """A journal and its calls, for programs. Faults are added to the findings."""
     examined = await where.name_journal().examine()
     is_new = not examined.is_there and not examined.users and where.journal is None
     if not is_new:
@@ -210,7 +210,7 @@ def _until(at: float | None, subject: str) -> str:
 
 
 async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[str, Any]:
-    """A server, for programs. What is wrong is added to the findings."""
+    """A server, for programs. Faults are added to the findings."""
     told: dict[str, Any] = {
         "address": server.name or None,
         "reached": False,
@@ -272,7 +272,7 @@ def _look_at_login(server: Server) -> dict[str, Any] | None:
 
 
 def _makes_tasks(said: InitializeResult) -> bool:
-    """True if a server has declared tasks, in whichever version of the protocol."""
+    """True if a server has declared tasks, in either version of the protocol."""
     declared = said.capabilities.model_dump(by_alias=True, exclude_none=True)
     return _TASKS in declared.get("extensions", {}) or "tasks" in declared
 

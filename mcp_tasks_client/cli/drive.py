@@ -1,4 +1,4 @@
-"""``mcp-tasks drive``: bring home, at one server, the calls that nobody drives."""
+"""``mcp-tasks drive``: drive the calls at one server that no program drives."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from .server import (
 __all__ = ["drive"]
 
 _LOOK_S: Final = 5.0
-"""Seconds between looks for calls that nobody drives."""
+"""Seconds between looks for calls that no program drives."""
 
 _REST_S: Final = 15.0
-"""Seconds before a call is taken up once more whose server has refused to be asked about it."""
+"""Seconds before a call is taken up again after its server has refused a request about it."""
 
 
 def drive(
@@ -166,10 +166,10 @@ class _Driving:
         return "" if not number else "1 call" if number == 1 else f"{number} calls"
 
     async def run(self) -> Exit:
-        """Drive until this is cancelled; or, if it is for once, until nothing is left.
+        """Drive until this is cancelled; or, with ``once``, until no call is left.
 
         Raises:
-            TasksClientError: The journal, the connection or the credential is of no use.
+            TasksClientError: The journal, the connection or the credential cannot be used.
             OSError: The output could not be written.
         """
         async with anyio.create_task_group() as group:
@@ -196,8 +196,8 @@ class _Driving:
             group.start_soon(self._see_through, record)
 
     async def _find(self) -> list[tasks.TaskRecord]:
-        """The calls that nobody drives."""
-        # By the journal, and not by adopt(), which would take outcomes from the programs they belong to.
+        """The calls that no program drives."""
+        # By the journal, and not by adopt(), which would take outcomes away from their programs.
         records = [
             one
             for one in await self._client.records(pending=True)
@@ -267,13 +267,13 @@ class _Driving:
         until: float,
         questions: frozenset[str] = frozenset(),
     ) -> None:
-        """Leave a call alone that cannot go on."""
+        """Leave alone a call that cannot go on."""
         self._resting[record.record_id] = until, questions
         self._code = self._code or failure.exit
         self._tell("parked", record, failure)
 
     def _tell(self, event: str, record: tasks.TaskRecord, failure: CommandError | None = None) -> None:
-        """Say what happens to a call, in one line.
+        """Tell of an event of a call, in one line.
 
         Raises:
             OSError: The output could not be written.

@@ -59,10 +59,10 @@ class CommandError(Exception):
 
 @contextmanager
 def reading_options() -> Iterator[None]:
-    """Have the library read what options gave. An option that makes no sense is an error of the line.
+    """Have the library read options. An option that makes no sense is an error of the line.
 
     Raises:
-        CommandError: One makes no sense.
+        CommandError: An option makes no sense.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A call is followed to its end, and its end is written, be the call a new one or one that is there."""
+"""Following a call, new or old, to its end, and writing the end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["End", "Follower", "follow", "name_question", "waits_for"]
 
 End: TypeAlias = Union["CallToolResult", "tasks.TasksClientError", CommandError]
-"""How a call has ended, or why the command follows it no longer."""
+"""The end of a call, or the reason why the command has stopped following it."""
 
 
 async def follow(handle: tasks.TaskHandle, where: Where) -> End:
-    """Wait for the end of a call. Nobody receives its outcome by this."""
+    """Wait for the end of a call. This does not count its outcome as received."""
     try:
         return await handle.peek()
     except tasks.InputUnansweredError as error:
@@ -49,7 +49,7 @@ def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) ->
 
 
 class Follower:
-    """Says how calls have ended, and how to go on with those that have not."""
+    """Writes the ends of calls, and how to go on with calls that have none."""
 
     def __init__(self, where: Where, output: Output) -> None:
         self._where, self._output = where, output
@@ -91,7 +91,7 @@ class Follower:
                 self._output.next(self._go_on(record))
 
     def let_go_before_task(self, *, has_key: bool) -> None:
-        """Say the same where the server has not answered."""
+        """Say that the waiting was interrupted before the server had answered."""
         again = " The same line, run again, tells what became of it." if has_key else ""
         with suppress(OSError):
             self._output.note(f"The server has not answered yet. The tool may have run.{again}")
@@ -103,7 +103,7 @@ class Follower:
             self._output.next(self._go_on(record))
 
     def time_out(self, record: tasks.TaskRecord | None, timeout: float | None) -> CommandError:
-        """The error of a wait that took longer than it may. ``None`` is a call that has no task yet."""
+        """The error of a wait that took too long. ``None`` is a call that has no task yet."""
         if record is None or (record.task_id is None and not record.finished):
             return CommandError(
                 Exit.OUTCOME_UNKNOWN,
@@ -122,13 +122,13 @@ class Follower:
     # ── ends ──────────────────────────────────────────────────────────────────────────────────
 
     def write(self, record_id: str | None, end: End) -> Exit:
-        """Write how a call has ended: its result on stdout, an error on stderr.
+        """Write the end of a call: its result on stdout, an error on stderr.
 
         Returns:
             The exit code.
 
         Raises:
-            OSError: The output could not be written, so that nobody has received the outcome.
+            OSError: The output could not be written, so that the outcome was not received.
         """
         failure = _failure_of(record_id, end)
         if not isinstance(end, Exception):
@@ -142,13 +142,13 @@ class Follower:
         return failure.exit
 
     def write_all(self, records: Sequence[tasks.TaskRecord], ends: Mapping[str, End]) -> Exit:
-        """Write how several calls have ended, in the order of the records. Those without an end are left out.
+        """Write the ends of several calls, in the order of the records. Calls without an end are left out.
 
         Returns:
             The first exit code that is not 0.
 
         Raises:
-            OSError: The output could not be written, so that nobody has received the outcomes.
+            OSError: The output could not be written, so that the outcomes were not received.
         """
         given = [(one.record_id, ends[one.record_id]) for one in records if one.record_id in ends]
         if len(records) == 1 or not self._output.as_json:

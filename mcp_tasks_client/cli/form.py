@@ -65,7 +65,7 @@ class _InterruptedError(Exception):
 
 
 class _WithdrawnError(Exception):
-    """The question is not for this person any more."""
+    """The question is withdrawn from this person."""
 
 
 async def ask(
@@ -91,8 +91,8 @@ async def ask(
         tool: The tool of whose call it asks, likewise.
         label: Of the call.
         refused: The server's words, if it has refused the last answer.
-        withdrawn: Set when the question waits for this person no longer.
-        is_leaving: True if that is so since the program was told to end, of which nothing is said here.
+        withdrawn: Set when the question is withdrawn from this person.
+        is_leaving: True if the program was told to end. The form then says nothing of the withdrawal.
         input: stdin, if none is given.
         output: stderr, if none is given.
 
@@ -100,7 +100,7 @@ async def ask(
         The answer; ``None`` if the question was withdrawn, or the person pressed Ctrl-C.
 
     Raises:
-        EOFError: The input has ended, so that nobody is there. The question is not answered.
+        EOFError: The input has ended. The question is not answered.
     """
     withdrawn = withdrawn or asyncio.Event()
     if withdrawn.is_set():
@@ -217,7 +217,7 @@ async def _fill(terminal: _Terminal, form: Form) -> ElicitResult:
 
 
 async def _ask_for(terminal: _Terminal, form: Form, one: Field, text: str) -> str:
-    """A text that the field takes. What was wrong can be edited."""
+    """A text that the field takes. A wrong one can be edited."""
     place = form.fields.index(one) + 1
     terminal.say("")
     terminal.say(f"{place} of {len(form.fields)}, {'required' if one.required else 'optional'}: {one.hint}")
@@ -283,7 +283,7 @@ def _tell(one: Field, text: str) -> str:
 
 
 async def _pick(terminal: _Terminal, form: Form) -> Sequence[Field]:
-    """The field to change; none if the person thinks better of it."""
+    """The field to change; none if the person goes back."""
     if len(form.fields) == 1:
         return form.fields
     names = {one.name: one for one in form.fields}
@@ -341,7 +341,7 @@ class _Terminal:
         self._gone = asyncio.ensure_future(withdrawn.wait())
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for a withdrawal."""
         self._gone.cancel()
 
     @property
@@ -379,7 +379,7 @@ class _Terminal:
         def leave(event: KeyPressEvent) -> None:
             event.app.exit(exception=_LeftError())
 
-        if is_dumb_terminal():  # which is shown no text that is there already
+        if is_dumb_terminal():  # which cannot show the text to edit
             label += _harmless(text)
         return await self._read(label, bindings, text)
 

@@ -1,4 +1,4 @@
-"""The journal that a verb looks at, and of it the calls."""
+"""The journal of a verb, and its calls and questions by the beginnings of their IDs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Where:
         return tasks.Inbox(self.name_journal(), principal=self.principal, application=self.application)
 
     def name_journal(self) -> tasks.SqliteJournal | tasks.PostgresJournal:
-        """The journal that is meant.
+        """The journal that the options name.
 
         Raises:
             CommandError: The address, the schema or the keys make no sense.
@@ -136,7 +136,7 @@ class Nowhere(Where):
     """No journal of the user: a look at a server leaves nothing behind."""
 
     def name_journal(self) -> tasks.MemoryJournal:  # type: ignore[override]  # nobody examines it
-        """One that is forgotten."""
+        """A journal in memory."""
         return tasks.MemoryJournal()
 
 

@@ -1,4 +1,4 @@
-"""The logins of the user: of each server the tokens, in a file of the user's alone.
+"""The logins of the user: the tokens of each server, in a file that only the user may read.
 
 A file is for one URL and names it, so that no token goes to another server. It is replaced as a whole, under
 a lock that processes share: a refresh token may be used once.
@@ -35,15 +35,15 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def login_refused(message: str, *, status: int | None = None) -> tasks.CredentialRefusedError:
-    """The error of a login that is of no use: the user has to log in again."""
+    """The error of a login that cannot be used: the user has to log in again."""
     error = tasks.CredentialRefusedError(message, not_executed=True, http_status=status)
-    error.challenge = 'Bearer error="invalid_token"'  # so that nobody asks by another version
+    error.challenge = 'Bearer error="invalid_token"'  # so that the client does not ask by another version
     return error
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The tokens of a server at which the user has logged in, and all that renewing them needs."""
+    """The tokens of a server at which the user has logged in, and the data for their renewal."""
 
     server: str = field(repr=False)
     client: Mapping[str, Any] = field(repr=False)
@@ -58,7 +58,7 @@ class Login:
 
     @property
     def is_expired(self) -> bool:
-        """True if the access token may not be used any more."""
+        """True if the access token has expired, or does so in a moment."""
         return self.expires_at is not None and time.time() > self.expires_at - _EARLY_S
 
     @property
@@ -95,17 +95,17 @@ class LoginFile:
 
     @property
     def is_there(self) -> bool:
-        """True if there is a login, be it of use or not."""
+        """True if there is a login, valid or not."""
         try:
             return self._path.exists()
-        except OSError:  # a folder that nobody may enter
+        except OSError:  # a folder that the user may not enter
             return False
 
     def read(self) -> Login | None:
         """The login; ``None`` if there is none.
 
         Raises:
-            CredentialRefusedError: The file is damaged, of another server, or others may read or write it.
+            CredentialRefusedError: The file is damaged, of another server, or open to other users.
         """
         try:
             with self._path.open("rb") as file:
@@ -124,7 +124,7 @@ class LoginFile:
         return login
 
     def write(self, login: Login) -> None:
-        """Put a login in the place of the one before, under the lock.
+        """Replace the login, under the lock.
 
         Raises:
             SessionError: The file cannot be written.
@@ -173,7 +173,7 @@ class LoginFile:
             raise self._unwritable(error) from None
         try:
             with anyio.move_on_after(_LOCK_S) as scope:
-                while not _try_lock(descriptor):  # noqa: ASYNC110  # another process tells nobody
+                while not _try_lock(descriptor):  # noqa: ASYNC110  # no other process tells us
                     await anyio.sleep(_LOOK_S)
             if scope.cancelled_caught:
                 raise tasks.ConnectionLostError(
@@ -242,7 +242,7 @@ def _read_login(value: Any) -> Login:
     """A login from the JSON of its file.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no login.
         TypeError: A field is missing, or one is unknown.
     """
     if not isinstance(value, dict):

@@ -123,7 +123,7 @@ def draw_calls(
 
     Args:
         calls: Oldest first.
-        most: Of which so many are shown, the newest; ``None`` is all.
+        most: How many are shown, the newest; ``None`` is all.
         hint: Says how the others are seen.
     """
     from rich.table import Table
@@ -144,7 +144,7 @@ def draw_calls(
 
 
 def align_calls(calls: Sequence[SeenCall]) -> Iterator[str]:
-    """The same table for a file or a pipe: each cell whole, and drawn by nothing that costs time."""
+    """The same table for a file or a pipe: each cell whole, and without rich, which takes time."""
     rows = [_COLUMNS, *map(_cells, calls)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -36,7 +36,7 @@ _REVOKE_S: Final = 10.0
 _MOST_BYTES: Final = 1_000_000
 _PASSING: Final = (408, 425, 429)
 _PROBE: Final = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
-"""A request that changes nothing at a server, whatever version it speaks."""
+"""A request that changes nothing at a server of any version."""
 
 _PROBE_HEADERS: Final = {
     "Content-Type": "application/json",
@@ -49,16 +49,16 @@ _LONG_AGO: Final = 1.0
 async def authorize(file: LoginFile) -> dict[str, str]:
     """The headers of a request to a server, with the token of its login, which is renewed if it has expired.
 
-    No one is asked. There are no headers if there is no login any more.
+    The user is not asked. Without a login there are no headers.
 
     Raises:
-        CredentialRefusedError: The login is of no use any more.
+        CredentialRefusedError: The login cannot be used.
         ConnectionLostError: The login could not be renewed now.
         SessionError: It can never be renewed here.
     """
     login = file.read()
     if login is not None and login.is_expired:
-        # A refresh token may be good for one use. The next one has to be kept, also if nobody waits any more.
+        # A refresh token may be good for one use, so the next one is kept even if the caller is cancelled.
         renewing = asyncio.ensure_future(_renew(file))
         try:
             login = await asyncio.shield(renewing)
@@ -131,7 +131,7 @@ def _not_now(why: str) -> tasks.ConnectionLostError:
 async def log_in(
     file: LoginFile, headers: Mapping[str, str], visit: Callable[[str], Awaitable[None]], timeout_s: float
 ) -> Login:
-    """Have the user log in, and keep what the server gives.
+    """Have the user log in, and keep the tokens.
 
     Args:
         file: Of the server.
@@ -140,7 +140,7 @@ async def log_in(
         timeout_s: Seconds that the user may take.
 
     Raises:
-        CommandError: There is no login, for the reason that it says.
+        CommandError: The login failed; the message says why.
         SessionError: The login could not be kept.
     """
     try:
@@ -182,7 +182,7 @@ async def log_in(
             raise CommandError(Exit.UNREACHABLE, f"No login: {one_line(str(error))}.") from None
         except OAuthFlowError as error:
             raise CommandError(Exit.UNEXPECTED, _tell_failure(error, said)) from None
-        except ValueError:  # the SDK could not read what came; its text may quote a token
+        except ValueError:  # the SDK could not read a reply; its text may quote a token
             raise CommandError(
                 Exit.UNEXPECTED, f"No login: a reply makes no sense{_words_of(said)}."
             ) from None
@@ -210,7 +210,7 @@ async def revoke(login: Login) -> bool | None:
     """Have the server forget the tokens of a login.
 
     Returns:
-        True if it has, False if it could not be told so, ``None`` if it has no place where to be told.
+        True if it has, False if it could not be told, ``None`` if it has no endpoint for that.
     """
     endpoint = (login.authorization_server or {}).get("revocation_endpoint")
     if endpoint is None:
@@ -279,7 +279,7 @@ def _make_provider(
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
-    # It logs what it cannot read, which may hold a token.
+    # It logs replies that it cannot read, which may hold a token.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
     metadata = OAuthClientMetadata(client_name="mcp-tasks", redirect_uris=[AnyUrl(callback)])
     return OAuthClientProvider(server, metadata, storage, ask, answer)
@@ -294,7 +294,7 @@ async def _open_http() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def _send(http: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """Send a request once. Of the body so much is kept as a sound reply has.
+    """Send a request once. A body of an absurd size is cut off.
 
     Raises:
         HTTPError: There is no reply.
@@ -333,7 +333,7 @@ def _state_of(page: str) -> str:
 
 
 def _no_login(said: httpx2.Response) -> CommandError:
-    """The error of a server that has sent nobody to a login."""
+    """The error of a server that has not asked for a login."""
     if said.status_code >= 500 or said.status_code in _PASSING:
         return CommandError(Exit.UNREACHABLE, f"The server has answered with HTTP {said.status_code}.")
     return CommandError(
@@ -344,7 +344,7 @@ def _no_login(said: httpx2.Response) -> CommandError:
 
 
 def _tell_failure(error: Exception, said: httpx2.Response | None) -> str:
-    """Why the SDK gave up. Its words may quote a token where a reply could not be read."""
+    """The reason why the SDK gave up. The SDK's words may quote a token of a reply that it could not read."""
     from mcp.client.auth import OAuthRegistrationError, OAuthTokenError
 
     if isinstance(error, OAuthRegistrationError):

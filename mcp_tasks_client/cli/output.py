@@ -36,7 +36,7 @@ _LONGEST_RESULT = 1_000_000
 
 
 class Output:
-    """Where a verb writes.
+    """The output of one verb.
 
     Args:
         as_json: stdout has one JSON document, and an error is one line of JSON.
@@ -128,7 +128,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def dump(document: Any) -> str:
-    """A document as JSON of printable ASCII: what is not printable stands escaped.
+    """A document as JSON of printable ASCII, with all other characters escaped.
 
     A number that JSON lacks, such as NaN, is ``null``, since many a parser would refuse the whole document.
     """
@@ -189,7 +189,7 @@ def _write(stream: Any, text: str) -> None:
 
 
 def fail_to_write(error: OSError, output: Output) -> Exit:
-    """End because stdout cannot be written. A reader that has gone, as with ``| head``, needs no word."""
+    """End because stdout cannot be written. A reader that has gone, as with ``| head``, is no error."""
     _give_up(sys.stdout)
     if not isinstance(error, BrokenPipeError):
         with suppress(OSError):  # stderr is closed as well
@@ -198,7 +198,7 @@ def fail_to_write(error: OSError, output: Output) -> Exit:
 
 
 def _give_up(stream: Any) -> None:
-    """Have the text that a stream still holds written nowhere.
+    """Discard the text that a stream still holds.
 
     The interpreter would write it once more at its end, fail, and end with an exit code of its own.
     """

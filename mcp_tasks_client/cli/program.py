@@ -1,4 +1,4 @@
-"""The command line as a whole: its verbs and its edge."""
+"""The command line as a whole: its verbs, and the errors of a line."""
 
 from __future__ import annotations
 

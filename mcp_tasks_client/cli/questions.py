@@ -92,7 +92,7 @@ def _tell(question: tasks.Question, where: Where) -> Iterator[str]:
 
 
 def _tell_url(url: str) -> Iterator[str]:
-    """The whole of a URL that a server asks to visit, its host apart, and what to be wary of."""
+    """A URL that a server asks to visit: whole, its host by itself, and warnings."""
     from mcp_tasks_client.forms import read_url  # imported on use: most questions have no URL
 
     try:

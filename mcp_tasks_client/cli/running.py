@@ -1,4 +1,4 @@
-"""How a verb runs: in an event loop, until it ends, fails or is told to stop; and the exit code of each."""
+"""Running a verb in an event loop until it ends, fails or is told to stop, and the exit code of each."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ class SeenCall:
 
     @property
     def is_open(self) -> bool:
-        """True if the call is not over, or nobody has received its outcome."""
+        """True if the call is not over, or its outcome was not received."""
         return not self.record.finished or self.record.delivered_at is None
 
     @property
     def state(self) -> str:
-        """Where the call stands, in a word."""
+        """The state of the call, in a word."""
         return state_of(self.record, self.questions, is_driven=self.is_driven)
 
     @property
@@ -52,7 +52,7 @@ class SeenCall:
         return one_line(task.status_message, task_id=task.task_id)
 
     def reasons(self, where: Where) -> Iterator[str]:
-        """Why nothing happens, or what happens next: a sentence each, with the line that helps."""
+        """The reasons why nothing happens, or the next event: a sentence each, with the line that helps."""
         record, name = self.record, short_id(self.record.record_id)
         if record.finished:
             if record.delivered_at is None:
@@ -126,7 +126,7 @@ class SeenCall:
 
 
 def document_of_question(question: tasks.Question) -> dict[str, Any]:
-    """A question for programs, with what is asked as the server sent it."""
+    """A question for programs, with its params as the server sent them."""
     params = question.params
     return {
         "question": question.question_id,

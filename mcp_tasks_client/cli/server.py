@@ -44,7 +44,7 @@ __all__ = [
 
 _FORBIDDEN: Final = 403
 _HAS_LOGINS: Final = "resource_metadata"
-"""In a ``WWW-Authenticate``, names where it is said how to log in. Source: RFC 9728, 5.1."""
+"""In a ``WWW-Authenticate``, points to the ways to log in. Source: RFC 9728, 5.1."""
 
 _COMMAND: Final = "\0"
 """Begins the text that stands for a command, where a line has a URL. No typed word can hold it."""
@@ -105,7 +105,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The server as another line names it. What may be a secret in a URL is left out."""
+        """The server's name in another line. Parts of a URL that may be secrets are left out."""
         if self.file_name is not None:
             return self.file_name
         parts = urlsplit(self.url)
@@ -120,7 +120,7 @@ class Server:
 
     @property
     def is_in_record(self) -> bool:
-        """True if the record of a call says where the server is, and with which headers."""
+        """True if the record of a call has the whole URL, and no file has headers for it."""
         return self.file_name is None and "…" not in self.name
 
     @property
@@ -129,7 +129,7 @@ class Server:
         return "@" in urlsplit(self.url).netloc or "authorization" in map(str.lower, self.headers)
 
     def login_file(self) -> LoginFile:
-        """Where the user's login at the server is kept.
+        """The file of the user's login at the server.
 
         Raises:
             CommandError: The URL makes no sense.
@@ -160,8 +160,8 @@ class Server:
         Args:
             where: The journal, and on whose behalf.
             elicitation: Answers questions.
-            scope: Of a call that is there already; ``None`` is that of a new one.
-            application: Whose calls the client makes.
+            scope: Of an existing call; ``None`` is that of a new one.
+            application: The application of the client's calls.
 
         Raises:
             CommandError: The URL, a header or the journal makes no sense; or the credential is refused.
@@ -200,13 +200,13 @@ class Server:
             return tasks.TasksClient(
                 self.url,
                 journal=where.name_journal(),
-                # Asked again after HTTP 401, so that the request is repeated: for a login alone.
+                # A function is asked again after HTTP 401, and the request repeated: for a login alone.
                 headers=add_login if has_login else self.headers,
                 **{"principal": where.principal, **options},
             )
 
     def _find_login(self) -> LoginFile | None:
-        """Where a login is that is to be used; ``None`` if there is none."""
+        """The file of a login to use; ``None`` if there is none."""
         if self.has_credential:
             return None
         try:
@@ -233,7 +233,7 @@ def read_server(
     """The server that a line names.
 
     Args:
-        given: A URL, ``FILE:NAME``, or what :func:`name_command` returned.
+        given: A URL, ``FILE:NAME``, or a text of :func:`name_command`.
         header: As for :func:`read_headers`, and the next two as well.
         bearer: As above.
         from_environment: As above.
@@ -292,7 +292,7 @@ def access_words(server: AnyServer) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How the servers of calls that are there are reached: as a line says, or else as their records do."""
+    """The way to the servers of existing calls: by the options of a line, or else by their records."""
 
     server: AnyServer | None
     headers: dict[str, str] = field(repr=False)
@@ -323,7 +323,7 @@ def read_reach(
     bearer: str | None,
     from_environment: Sequence[str] | None,
 ) -> Reach:
-    """How the servers of calls are reached. Arguments and errors are those of :func:`read_server`."""
+    """The way to the servers of calls. Arguments and errors are those of :func:`read_server`."""
     named = None if server is None else read_server(server, header, bearer, from_environment)
     words = () if named is None or not named.name else ("--server", named.name)
     return Reach(
@@ -356,7 +356,7 @@ def read_headers(
     """The headers that the options name.
 
     Raises:
-        CommandError: One is none, or a variable is not set.
+        CommandError: A header is malformed, or a variable is not set.
     """
     headers = {}
     for one in given or ():

@@ -54,7 +54,7 @@ def _document_of(outcome: Any) -> dict[str, Any]:
 
 
 def _numbers(estimate: tasks.Estimate) -> dict[str, Any] | None:
-    """How long such calls take, for programs; ``None`` while too few are known."""
+    """The usual duration of such calls, for programs; ``None`` while too few are known."""
     if estimate.half_s is None:
         return None
     return {"calls": estimate.calls, "half_s": estimate.half_s, "nine_of_ten_s": estimate.nine_of_ten_s}

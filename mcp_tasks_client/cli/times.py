@@ -24,7 +24,7 @@ def read_span(text: str) -> float:
     """A length of time in seconds, given as ``7d``, ``36h``, ``30m``, ``90s``, or several such as ``1d12h``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no length of time.
     """
     if not re.fullmatch(r"(\d+[dhms])+", text):
         raise ValueError(f"{text!r} is no length of time. Write 7d, 36h, 30m, 90s or 1d12h.")
@@ -44,18 +44,18 @@ TimeoutOption = Annotated[
 
 
 def ago(at: float) -> str:
-    """How long a time has passed."""
+    """The span since a time."""
     return f"{format_span(time.time() - _bounded(at))} ago"
 
 
 def ahead(at: float) -> str:
-    """How long it is until a time, or has been since then."""
+    """The span until a time, or since a time that has passed."""
     left = _bounded(at) - time.time()
     return f"in {format_span(left)}" if left > 0 else ago(at)
 
 
 def exact(at: float) -> str:
-    """A time as the clock on the wall has it, with its zone."""
+    """A time by the local clock, with its zone."""
     if at > _LAST:
         return "at least the year 9999"
     return datetime.fromtimestamp(_bounded(at)).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -36,7 +36,7 @@ __all__ = ["tools"]
 _MOST_CHOICES: Final = 8
 
 _HINTED: Final = {"text": "a text", "integer": "a whole number", "number": "a number"}
-"""The kinds whose hint may say more, and the hint that does not."""
+"""The kinds whose hint is worth telling, unless it is this one, which says no more than the kind."""
 
 _TASK: Final = {
     "required": "The call becomes a task, always.",
@@ -59,7 +59,7 @@ def tools(
 ) -> None:
     """List the tools of a server, and how they are called.
 
-    What stands in brackets may be left out. No tool is called.
+    Arguments in brackets may be left out. No tool is called.
     """
     where, output = Nowhere(), Output(as_json=json)
 
@@ -94,7 +94,7 @@ def _document_of(tool: Tool) -> Any:
 
 
 def _list(tool: Tool) -> Iterator[str]:
-    """A tool as one of many: its signature, and what it is in a line."""
+    """A tool as one of many: its signature, and a line about it."""
     yield " ".join([one_line(tool.name, 100), *map(_sign, _fields(tool))])
     words = [one_line(tool.description or tool.title or "", 200), _TASK.get(_task_support(tool), "")]
     if any(words):
@@ -138,7 +138,7 @@ def _indent(schema: Any) -> str:
 
 
 def _task_support(tool: Tool) -> str:
-    """The server's word on tasks of a tool, as a sentence; empty if it says nothing."""
+    """The ``taskSupport`` of a tool; empty if the server gives none."""
     return "" if tool.execution is None else tool.execution.task_support or ""
 
 
@@ -186,7 +186,7 @@ def _typed(value: Any) -> str:
 
 
 def _example(tool: Tool, server: AnyServer) -> str:
-    """A line that calls the tool, with what it needs."""
+    """A line that calls the tool, with its required arguments."""
     words = [_fill(one) for one in _fields(tool) if one.required]
     line = Line("call", *name_server(server), tool.name, *words, *server.words)
     command = "" if name_server(server) else " -- COMMAND"

@@ -1,4 +1,4 @@
-"""``mcp-tasks wait``: see calls to their ends, whichever program made them."""
+"""``mcp-tasks wait``: see calls of any program to their ends."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
 
 
 class Waiting:
-    """Waits for calls of any server, and keeps how they ended."""
+    """Waits for calls of any server, and keeps their ends."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Waiting:
         """Have a call cancelled: by the program that drives it, else from here.
 
         Raises:
-            CommandError: Nobody drives it, and its server is not known.
+            CommandError: No program drives it, and its server is not known.
             SessionError: The server could not be told. The wish is in the journal.
             JournalError: The wish could not be committed.
         """
@@ -216,7 +216,7 @@ class Waiting:
         """Look at the questions of a call that another program drives, which has left them open.
 
         Raises:
-            CommandError: One is open, and nobody is asked here.
+            CommandError: One is open, and no person is asked here.
         """
         if self._elicitation == "later":
             return

@@ -31,7 +31,7 @@ _LOOK_S: Final = 1.0
 _FORGOTTEN: Final = "forgotten"
 
 _REST_FACTOR: Final = 4
-"""A look comes at least so many times the duration of the look before it after that look."""
+"""The least pause after a look, as a multiple of the time that the look took."""
 
 
 async def watch_calls(
@@ -40,9 +40,9 @@ async def watch_calls(
     draw: Callable[[Sequence[SeenCall]], Iterable[RenderableType]],
     output: Output,
 ) -> None:
-    """Write calls, and write them again as they change, until nobody reads on.
+    """Write calls, and write them again as they change, until the reader of stdout has gone.
 
-    A call that leaves the list is written once more, as it stands then. One that the journal has no more is
+    A call that leaves the list is written once more, as it stands then. One that the journal has forgotten is
     in the state ``forgotten``.
 
     Raises:
@@ -73,7 +73,7 @@ async def _look_again(inbox: tasks.Inbox, names: Sequence[str]) -> dict[str, See
 
 
 def _nobody_reads() -> bool:
-    """True once the reader of stdout has gone, as with ``| head``. Without news nothing else would tell."""
+    """True once the reader of stdout has gone, as with ``| head``. Without news no write would fail."""
     if not hasattr(select, "poll"):  # Windows
         return False
     poll = select.poll()

@@ -121,7 +121,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
                 self._told.add(record_id)
                 self._wake()
             elif call is not None and not call.instructed:
-                call.instruct()
+                call.announce_instructions()
                 if not call.wanted:
                     self._wake()
 
@@ -177,7 +177,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             self._found.append((call, self._make(call)))
         if any(call.over for call in new):
             self._looks_early = True  # there may be more, since these take no room
-        await self._endpoint.take_up(new)
+        await self._endpoint.drive_taken(new)
 
     async def _left_alone(self, is_time: bool) -> set[str]:
         """The calls, among those that were taken up here, that are left alone in this look."""

@@ -62,7 +62,7 @@ class Answering:
                 asking = await journal.asking(self._scope)
                 kept = {one.record.record_id for one in asking}
                 live = [one.record for one in registry.live.values() if one.record.scope == self._scope]
-                # Mostly not in the journal. Of one that is, the journal knows better what it asks.
+                # Most are not in the journal. If one is, the journal's copy is the newer.
                 here = [record for record in live if record.record_id not in kept]
             found = [unanswered(one, self) for one in asking if one.record.application in applications]
             found += [
@@ -117,7 +117,7 @@ class Answering:
             await run_to_its_end(
                 self._instructions.catch_up, call
             )  # the instructions of others, which came first
-        # No cancellation parts what the host has said at once.
+        # No cancellation parts the answers that the host has given at once.
         await run_to_its_end(self._answer_all, call, given)
 
     async def _answer_all(self, call: LiveCall, given: Mapping[str, JSONObject]) -> None:

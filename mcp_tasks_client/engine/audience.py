@@ -91,7 +91,7 @@ class Audience:
             self._contexts = (*self._contexts, context)
 
     def remove(self, listeners: Sequence[OnUpdate] = (), context: CallContext | None = None) -> None:
-        """Count one caller less. Takes what :meth:`add` was given."""
+        """Count one caller less. Takes the arguments that :meth:`add` took."""
         self.waiters -= 1
         # Each once, since two waiters may have given the same.
         self.listeners = _without(self.listeners, listeners)
@@ -126,7 +126,7 @@ class Audience:
         """True while a host holds a handle of the call."""
         return self._in_hand is not None and self._in_hand() is not None
 
-    # ── what the callers are told ─────────────────────────────────────────────────────────────
+    # ── telling the callers ───────────────────────────────────────────────────────────────────
 
     def publish(self) -> None:
         """Wake each caller that waits for a change."""

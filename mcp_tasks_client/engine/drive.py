@@ -11,27 +11,27 @@ from ..aio.signal import Signal, make_signal
 from ..machine.actions import Ask
 from .tool_call import ToolCallAttempt
 
-__all__ = ["Asking", "Drive"]
+__all__ = ["Drive", "OpenPrompts"]
 
 
-class Asking:
+class OpenPrompts:
     """The questions of one call that are before the host, and those that wait for their turn.
 
     Attributes:
-        prompts: The scope of each callback of the host, by the key of its question.
+        by_key: The scope of each callback of the host, by the key of its question.
         scopes: The scopes of the tasks that ask.
     """
 
-    __slots__ = ("prompts", "scopes")
+    __slots__ = ("by_key", "scopes")
 
     def __init__(self) -> None:
-        self.prompts: dict[str, anyio.CancelScope] = {}
+        self.by_key: dict[str, anyio.CancelScope] = {}
         self.scopes: set[anyio.CancelScope] = set()
 
     def withdraw(self, key: str) -> None:
         """Withdraw one question, if it is before the host."""
-        if key in self.prompts:
-            self.prompts[key].cancel()
+        if key in self.by_key:
+            self.by_key[key].cancel()
 
     def stop(self) -> None:
         """Withdraw each question."""
@@ -47,19 +47,19 @@ class Drive:
         error: Why the driving ended without an end of the call, which is parked then.
         attempt: The ``tools/call`` that is under way.
         asks: Questions that the machine wants asked, and that are not before the host yet.
-        asking: The questions before the host; ``None`` while there is none.
+        open_prompts: The questions before the host; ``None`` while there is none.
         due: When the next poll is due, by the monotonic clock.
         followed: True if another client has owned the call meanwhile, and ``tools/call`` has not left since.
     """
 
-    __slots__ = ("_alarm", "asking", "asks", "attempt", "due", "error", "followed", "scope")
+    __slots__ = ("_alarm", "asks", "attempt", "due", "error", "followed", "open_prompts", "scope")
 
     def __init__(self) -> None:
         self.scope: anyio.CancelScope | None = None
         self.error: Exception | None = None
         self.attempt: ToolCallAttempt | None = None
         self.asks: tuple[Ask, ...] = ()
-        self.asking: Asking | None = None
+        self.open_prompts: OpenPrompts | None = None
         self.due = math.inf
         self.followed = False
         self._alarm: Signal | None = None
@@ -83,8 +83,8 @@ class Drive:
     def stop_asking(self) -> None:
         """Withdraw the questions that are before the host, and those that wait for their turn."""
         self.asks = ()
-        if self.asking is not None:
-            self.asking.stop()
+        if self.open_prompts is not None:
+            self.open_prompts.stop()
 
     def set_due(self, at: float) -> None:
         """Make the next poll due, by the monotonic clock."""

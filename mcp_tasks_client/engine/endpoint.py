@@ -49,12 +49,12 @@ from .requests import Requests
 from .runner import Runner
 from .time_limit import TimeLimit
 
-__all__ = ["Endpoint", "Line"]
+__all__ = ["Endpoint", "HostLine"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 
-class Line:
+class HostLine:
     """A line of a host that makes a call: the call that it has begun, and how it waits.
 
     Attributes:
@@ -130,7 +130,7 @@ class Endpoint:
         self._idempotency = Idempotency(self._store, self._maker, environment)
         self._recovery = Recovery(self._store, self._maker, environment)
 
-    def hear(self) -> None:
+    def hear_session(self) -> None:
         """Have the session heard until the engine is left, and not only while calls are driven."""
         assert self._runner.push is not None, "an endpoint that hears its session"
         self._runner.push.join()
@@ -139,7 +139,7 @@ class Endpoint:
 
     def enter(
         self,
-        line: Line,
+        line: HostLine,
         begin: Callable[[], Awaitable[LiveCall]],
         *,
         in_background: bool = False,
@@ -158,7 +158,9 @@ class Endpoint:
         """
         return self._observed(line, LINE, self._enter, line, begin, in_background)
 
-    async def _enter(self, line: Line, begin: Callable[[], Awaitable[LiveCall]], in_background: bool) -> None:
+    async def _enter(
+        self, line: HostLine, begin: Callable[[], Awaitable[LiveCall]], in_background: bool
+    ) -> None:
         while True:
             call = line.call = await begin()
             if line.limit is not None:
@@ -173,7 +175,7 @@ class Endpoint:
                 if isinstance(error, OvertakenError):
                     line.call = None  # it was not made
 
-    async def _wait_in(self, line: Line, call: LiveCall, in_background: bool) -> None:
+    async def _wait_in(self, line: HostLine, call: LiveCall, in_background: bool) -> None:
         self.hold(call, line.listeners, line.context)
         try:
             if in_background:
@@ -192,7 +194,7 @@ class Endpoint:
 
     async def _enter_within(
         self,
-        line: Line,
+        line: HostLine,
         begin: Callable[[], Awaitable[LiveCall]],
         timeout: float | None,
         excludes_questions: bool,
@@ -220,7 +222,7 @@ class Endpoint:
 
     async def call(
         self,
-        line: Line,
+        line: HostLine,
         tool_call: ToolCall,
         *,
         key: str | None = None,
@@ -234,13 +236,13 @@ class Endpoint:
         return await self.outcomes.deliver(line.begun, deadline, raise_on_error=raise_on_error)
 
     async def start(
-        self, line: Line, tool_call: ToolCall, *, key: str | None, record_id: str | None = None
+        self, line: HostLine, tool_call: ToolCall, *, key: str | None, record_id: str | None = None
     ) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
         begin = partial(self.begin, tool_call, key, line.on_unknown, record_id)
         await self.enter(line, begin, in_background=True)
         if line.begun.record.finished:
-            self._store.registry.ring(line.begun)  # once more: no caller may be left that waits for it
+            self._store.registry.ring_bells(line.begun)  # once more: no caller may be left that waits for it
         return line.begun
 
     async def begin(
@@ -286,7 +288,7 @@ class Endpoint:
 
     async def see_task_through(
         self,
-        line: Line,
+        line: HostLine,
         created: Snapshot,
         tool: str,
         *,
@@ -375,9 +377,9 @@ class Endpoint:
         """Have a call driven until it ends, parks, or the client closes."""
         if not call.record.finished and not self.engine.closed:
             self._runner.begin(call)
-            self._runner.keep(call)
+            self._runner.keep_driving(call)
 
-    async def go_on(self, call: LiveCall) -> None:
+    async def drive_anew(self, call: LiveCall) -> None:
         """Have a call driven in the background anew, unless a caller has yet to be told why it parked."""
         await self._store.owning.look_again(call)
         self.drive_in_background(call)
@@ -467,7 +469,7 @@ class Endpoint:
         in_hand = [
             call.audience.take_in_hand() for call in calls
         ]  # before the first pause, for other tasks resume as well
-        await self.take_up(calls)
+        await self.drive_taken(calls)
         del in_hand  # the handles are made in this very moment
         return calls
 
@@ -475,12 +477,12 @@ class Endpoint:
         """Take the calls that no client drives, with those that are ours; see :meth:`Recovery.take_free`."""
         return await self._recovery.take_free(limit, leave)
 
-    async def take_up(self, calls: Sequence[LiveCall]) -> None:
+    async def drive_taken(self, calls: Sequence[LiveCall]) -> None:
         """Have calls driven in the background that were taken."""
         for call in calls:
             if not call.is_driven:
                 call.excuse()  # taken up again, for whichever reason it was parked
-            self._runner.keep(call)
+            self._runner.keep_driving(call)
         for number, call in enumerate(calls, 1):
             self.drive_in_background(call)
             if number % BATCH == 0:

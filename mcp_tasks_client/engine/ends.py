@@ -55,12 +55,12 @@ class Ends:
         try:
             self._journal.deliver(now, fences, keep_until=now + keep_s if keep_s > 0 else None)
         except JournalError as error:  # the host has the outcome, so that nothing is lost
-            logger.warning("What was delivered may be given out once more: %s", error)
+            logger.warning("An outcome that was delivered may be given out once more: %s", error)
 
     async def acknowledge(self, call: LiveCall, *, keep: bool = False) -> bool:
         """Note that the host has an outcome, even if another client owns it. Durable when this returns.
 
-        ``keep`` is what ``may_be_lost`` of :meth:`deliver` is.
+        ``keep`` has the meaning of ``may_be_lost`` in :meth:`deliver`.
 
         Returns:
             Whether there is an outcome. If not, nothing is noted.

@@ -137,7 +137,7 @@ class Engine:
             self.journal.aclose_soon()
 
     async def prune_now_and_then(self) -> None:
-        """Forget what is old, if it is time."""
+        """Prune the journal, if it is time."""
         if self.store.owning.lease.begin_prune():
             await self.store.ends.prune_old()
 
@@ -152,7 +152,7 @@ class Engine:
                 "The client is closed. Open one again and attach the handle's reference, or resume()."
             )
 
-    # ── what outlasts its caller ──────────────────────────────────────────────────────────────
+    # ── work that outlasts its caller ─────────────────────────────────────────────────────────
 
     async def outlast(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run ``work()`` in the present task until the engine is left, even if the task is cancelled.
@@ -202,18 +202,18 @@ class Engine:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop driving every call, finish what has to be written, and close the journal."""
+        """Stop driving every call, finish the writing, and close the journal."""
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End what runs, release all calls, and commit what could not be committed before.
+        """End the work that runs, release all calls, and retry the commits that failed.
 
         A refusal of the journal is logged.
         """
         self._closed = True
         if "store" not in self.__dict__ and not self._entered:
             return  # there never was a call
-        self.store.registry.ring(None)
+        self.store.registry.ring_bells(None)
         for call in list(self.store.registry.live.values()):
             if call.is_driven or (call.audience.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. A task goes on; resume() it."))

@@ -72,7 +72,7 @@ class Instructions:
     def _ring(self, record_ids: Collection[str]) -> None:
         for record_id in record_ids:
             if record_id in self._driven:
-                self._driven[record_id].instruct()
+                self._driven[record_id].announce_instructions()
 
     # ── heeding ───────────────────────────────────────────────────────────────────────────────
 
@@ -96,7 +96,7 @@ class Instructions:
         if call.journaled and not call.instructed:
             with suppress(JournalError):
                 if await self._store.journal.instructions(call.record.record_id):
-                    call.instruct()
+                    call.announce_instructions()
         await self.heed(call)
 
     async def heed(self, call: LiveCall) -> None:

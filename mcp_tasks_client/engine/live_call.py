@@ -28,7 +28,7 @@ from ..questions.context import CallContext
 from ..sessions.base import BeforeSend, TaskRef, ToolCall
 from .audience import Audience
 from .call_log import log_park
-from .drive import Asking, Drive
+from .drive import Drive, OpenPrompts
 from .tool_call import ToolCallAttempt
 
 __all__ = [
@@ -136,7 +136,7 @@ class LiveCall:
         self.audience = Audience()
         self.drive: Drive | None = None
 
-    # ── what the journal knows ────────────────────────────────────────────────────────────────
+    # ── the journal's view ────────────────────────────────────────────────────────────────────
 
     @property
     def task(self) -> Task | None:
@@ -227,16 +227,16 @@ class LiveCall:
     @property
     def prompts(self) -> Mapping[str, anyio.CancelScope]:
         """The questions of the call that are before the host: the scope of each callback, by the key."""
-        return {} if self.drive is None or self.drive.asking is None else self.drive.asking.prompts
+        return {} if self.drive is None or self.drive.open_prompts is None else self.drive.open_prompts.by_key
 
     @property
     def awaits_person(self) -> bool:
         """True if a question of the call waits for an answer, and the host's own code is not asked for it."""
-        if self.drive is not None and (self.drive.asks or self.drive.asking is not None):
+        if self.drive is not None and (self.drive.asks or self.drive.open_prompts is not None):
             return False
         return any(self.is_open(asked.key) for asked in questions_of(self.record.state))
 
-    # ── what is told ──────────────────────────────────────────────────────────────────────────
+    # ── telling the driver and the callers ────────────────────────────────────────────────────
 
     def park(self, error: Exception) -> None:
         """Stop driving, for a reason that every waiting caller has to hear. The task lives on."""
@@ -251,12 +251,12 @@ class LiveCall:
         """Have the next caller drive the call anew, though it is parked."""
         self.audience.told = True
 
-    def instruct(self) -> None:
+    def announce_instructions(self) -> None:
         """Have the driver read the instructions that the journal has for it."""
         self.instructed = True
         self.ring()
 
-    def hear(self) -> bool:
+    def notice_instructions(self) -> bool:
         """Take note of the instructions that the journal has. Returns whether any were known here."""
         was_instructed, self.instructed = self.instructed, False
         return was_instructed
@@ -284,18 +284,18 @@ class LiveCall:
 
     def withdraw(self, key: str) -> None:
         """Withdraw one question that is before the host: it was answered elsewhere."""
-        if self.drive is not None and self.drive.asking is not None:
-            self.drive.asking.withdraw(key)
+        if self.drive is not None and self.drive.open_prompts is not None:
+            self.drive.open_prompts.withdraw(key)
 
-    def begin_asking(self, asking: Asking, key: str, prompt: anyio.CancelScope) -> None:
+    def begin_asking(self, prompts: OpenPrompts, key: str, prompt: anyio.CancelScope) -> None:
         """Note that a question is before the host."""
-        asking.prompts[key] = prompt
+        prompts.by_key[key] = prompt
         self._adjust_limits()
 
-    def end_asking(self, asking: Asking, key: str, prompt: anyio.CancelScope) -> None:
+    def end_asking(self, prompts: OpenPrompts, key: str, prompt: anyio.CancelScope) -> None:
         """Note that a question is before the host no longer."""
-        if asking.prompts.get(key) is prompt:  # else it was put anew
-            del asking.prompts[key]
+        if prompts.by_key.get(key) is prompt:  # else it was put anew
+            del prompts.by_key[key]
         self._adjust_limits()
 
     def _adjust_limits(self) -> None:

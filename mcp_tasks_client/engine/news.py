@@ -28,7 +28,7 @@ _LOOK_S: Final = 5.0
 """Seconds between looks while the journal tells nothing."""
 
 _REMEMBERED: Final = 10_000
-"""Names of what was given, at least: it may be found again after a look that did not find it."""
+"""Names that are remembered, at least: one may be found again after a look that did not find it."""
 
 _REST_FACTOR: Final = 4
 """A look comes at least so many times the duration of the look before it after that look."""

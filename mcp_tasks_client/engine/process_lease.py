@@ -276,7 +276,7 @@ class ProcessLease:
         self._latest = lease, at
         return lease
 
-    # ── forgetting what is old ────────────────────────────────────────────────────────────────
+    # ── forgetting old clients ────────────────────────────────────────────────────────────────
 
     def begin_prune(self) -> bool:
         """Whether the caller has to prune old records now: one client of all, once in ten minutes."""

@@ -62,13 +62,13 @@ class Progress:
         self._send({"jsonrpc": "2.0", "method": _PROGRESS, "params": params})
 
     def note(self, params: Any) -> None:
-        """Note the progress, if there is any, in what the server has told the host itself."""
+        """Note the progress, if there is any, in a notification that the host has got itself."""
         progress = params.get("progress") if isinstance(params, dict) else None
         if isinstance(progress, int | float) and not isinstance(progress, bool) and abs(progress) <= _LARGEST:
             self._said, self._server_counts = float(progress), True
 
     def hear(self, message: JSONObject) -> None:
-        """Pass on what the server tells before it answers ``tools/call``."""
+        """Pass on a notification that the server sends before it answers ``tools/call``."""
         if "id" not in message:
             self.note(message.get("params"))
             self._send(message)

@@ -23,7 +23,7 @@ from ..questions.kinds import is_for_person
 from ..questions.question import Question, asked_under, question_id
 from .answering import Answering
 from .call_log import log_late_answer, log_left
-from .drive import Asking
+from .drive import OpenPrompts
 from .instructions import Instructions
 from .live_call import LiveCall
 from .owning import Owning
@@ -53,7 +53,7 @@ class Prompts:
         self._performer = performer
         self._instructions = instructions
         self._answering = answering
-        self._asking = Asking()
+        self._open = OpenPrompts()
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
@@ -63,7 +63,7 @@ class Prompts:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._drive.asking = self._asking
+        self._drive.open_prompts = self._open
         return self
 
     async def __aexit__(
@@ -78,7 +78,7 @@ class Prompts:
             # Without the block's own exception, which would come back wrapped in a group.
             await self._tasks.__aexit__(None, None, None)
         finally:
-            self._drive.asking = None
+            self._drive.open_prompts = None
 
     @property
     def active(self) -> bool:
@@ -100,7 +100,7 @@ class Prompts:
         async def run() -> None:
             # A scope of its own, so that a question can be withdrawn while the call goes on.
             with anyio.CancelScope() as scope:
-                self._asking.scopes.add(scope)
+                self._open.scopes.add(scope)
                 try:
                     await work(*args)
                 except DrivenElsewhereError:
@@ -109,7 +109,7 @@ class Prompts:
                     if self._drive.error is None:  # else the call is parked, or is driven anew
                         self._call.park(error)
                 finally:
-                    self._asking.scopes.discard(scope)
+                    self._open.scopes.discard(scope)
                     self._running -= 1
 
         self._running += 1
@@ -152,7 +152,7 @@ class Prompts:
                 self._end_work(ask.key, prompt)
         # The call parks for want of an answer. A person with another question may finish that first.
         self._parks = True
-        if self._asking.prompts:
+        if self._open.by_key:
             await self._rests.wait()
         await self._performer.step(call, event)
         self._parks = call.error is not None
@@ -196,13 +196,13 @@ class Prompts:
             watching.cancel()
 
     def _begin_work(self, key: str, prompt: anyio.CancelScope) -> None:
-        if not self._asking.prompts:
+        if not self._open.by_key:
             self._rests = anyio.Event()
-        self._call.begin_asking(self._asking, key, prompt)
+        self._call.begin_asking(self._open, key, prompt)
 
     def _end_work(self, key: str, prompt: anyio.CancelScope) -> None:
-        self._call.end_asking(self._asking, key, prompt)
-        if not self._asking.prompts:
+        self._call.end_asking(self._open, key, prompt)
+        if not self._open.by_key:
             self._rests.set()
 
     def _question_of(self, ask: Ask) -> Question | None:

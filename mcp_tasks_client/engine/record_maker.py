@@ -1,4 +1,4 @@
-"""The record of a new call: whose call it is, which process makes it, and what people call it."""
+"""The record of a new call: whose call it is, which process makes it, and its label for people."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RecordMaker:
 
 
 def check_label(label: object) -> None:
-    """Refuse what is no label.
+    """Refuse a value that is no label.
 
     Raises:
         ValueError: It is no text, or longer than 200 characters.
@@ -98,7 +98,7 @@ def check_record_id(record_id: object) -> None:
 
 
 def check_application(application: object) -> None:
-    """Refuse what is no name of an application.
+    """Refuse a value that is no name of an application.
 
     Raises:
         ValueError: It is no text, or empty.

@@ -65,7 +65,7 @@ class Registry:
             if not self._remembering:
                 self._remembered.clear()
 
-    def ring(self, call: LiveCall | None) -> None:
+    def ring_bells(self, call: LiveCall | None) -> None:
         """Tell that a call has come to rest, or waits for a person; ``None`` that the engine is left."""
         for bell in list(self.bells):
             bell(call)

@@ -108,7 +108,7 @@ class Runner:
             # It is still leaving. At its end each caller that waits begins anew, by its own runner.
             before.scope.cancel()
 
-    def keep(self, call: LiveCall) -> None:
+    def keep_driving(self, call: LiveCall) -> None:
         """Have a call driven on for the handles of it, though no caller waits, until it ends or parks."""
         call.audience.in_background = call.drivable
 
@@ -164,7 +164,7 @@ class Runner:
             call.drive = None
         self._store.registry.note_driver(call)
         call.audience.publish()
-        self._store.registry.ring(call)
+        self._store.registry.ring_bells(call)
         if call.over or self._engine.closed:
             call.audience.in_background = False
         elif call.audience.in_background and (successor is not None or scope.cancel_called):
@@ -218,9 +218,9 @@ class Runner:
                 is_followed = True
             looks += 1
             look_s = growing_delay(_FIRST_LOOK_S, looks, _LONGEST_LOOK_S, _LOOK_GROWTH)
-            if not call.hear():  # instructions for the call are read once it is ours
+            if not call.notice_instructions():  # instructions for the call are read once it is ours
                 await drive.wait_for_ring(self._clock, look_s)
-            call.hear()
+            call.notice_instructions()
             call.audience.count_poll()
 
     async def _take_up(self, call: LiveCall, drive: Drive) -> None:
@@ -345,7 +345,7 @@ class Runner:
                     asks, drive.asks = drive.asks, ()
                     prompts.put(asks)
                     await self._poll_when_due(call, drive)
-            self._store.registry.ring(call)  # a question may be left to a person who answers later
+            self._store.registry.ring_bells(call)  # a question may be left to a person who answers later
 
     def _prompts(self, call: LiveCall) -> Prompts:
         owning = self._store.owning

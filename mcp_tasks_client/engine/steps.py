@@ -228,7 +228,7 @@ class Steps:
         Raises:
             JournalError: The journal could not be read.
         """
-        call.hear()
+        call.notice_instructions()
         return await self._journal.instructions(call.record.record_id)
 
     async def forget_instruction(self, call: LiveCall, instruction: Instruction) -> None:

@@ -59,7 +59,7 @@ async def read_result(
             not valid, or that costs too much to check, says nothing about the result.
 
     Raises:
-        RemoteProtocolError: It is no result; or as ``output_schema`` says. The error's data is what came.
+        RemoteProtocolError: It is no result; or as ``output_schema`` says. The error's data is the reply.
     """
     try:
         result = await _read(raw)

@@ -27,7 +27,7 @@ META_KEY: Final = "mcp-tasks-client/idempotency-key"
 """The name of a key in a request's ``_meta``. It is not sent to the server."""
 
 META_LABEL: Final = "mcp-tasks-client/label"
-"""The name of a label there. Nor is this."""
+"""The name of a label in ``_meta``. It is not sent to the server."""
 
 _OURS: Final = frozenset({META_KEY, META_LABEL})
 
@@ -65,8 +65,8 @@ def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[No
 
     It is the same as the argument of :meth:`TasksClient.call_tool`, which wins over the block.
 
-    A host that times out and sends the call again joins the task that there is, in this process or a later
-    one. Put the block around one call: a second call with other arguments is refused under the same key.
+    A host that times out and sends the call again joins the existing task, in this process or a later one.
+    Put the block around one call: a second call with other arguments is refused under the same key.
 
     The key is a context variable. It reaches :class:`TasksHttpTransport` through httpx, httpx2 and the
     official SDK 2.x, also where those send from tasks of their own. mcp 1.x, and :class:`TasksTransport`,
@@ -74,16 +74,16 @@ def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[No
     ``"mcp-tasks-client/idempotency-key"``, and open no connection inside of the block, since all its calls
     would have the key.
 
-    There is no key by default. A JSON-RPC request ID is none, since IDs begin anew in each process, and a
-    host that repeats a call gives it a new one.
+    There is no key by default. A JSON-RPC request ID is no key, since IDs begin anew in each process, and a
+    host gives a repeated call a new one.
 
     Args:
         key: Any text that stands for this one call.
-        on_unknown: What to do about an earlier call whose reply was lost: ``"raise"``, or ``"resend"`` if
-            the tool may run twice.
+        on_unknown: How to treat an earlier call whose reply was lost: ``"raise"``, or ``"resend"`` if the
+            tool may run twice.
 
     Raises:
-        ValueError: The key is empty, or ``on_unknown`` neither word.
+        ValueError: The key is empty, or ``on_unknown`` is neither word.
     """
     if not key:
         raise ValueError("an idempotency key cannot be empty; leave the block out to call without one")
@@ -122,14 +122,14 @@ class CallOptions(NamedTuple):
     """The options of a call that are not for the server."""
 
     key: Any
-    """An idempotency key, unless something that is none was given."""
+    """The idempotency key as given, not checked; ``None`` if there is none."""
 
     on_unknown: OnUnknown
     label: Any
-    """A label, unless something that is none was given."""
+    """The label as given, not checked; ``None`` if there is none."""
 
     meta: Mapping[str, Any]
-    """The entries for ``_meta`` without those of ours."""
+    """The ``_meta`` of the call without our entries."""
 
 
 def read_options(
@@ -140,7 +140,7 @@ def read_options(
 ) -> CallOptions:
     """The options of a call. One that is ``None`` is left to ``meta``, then to the blocks around.
 
-    ``on_unknown`` counts unless the key is that of the block.
+    ``on_unknown`` is used unless the key comes from a block, which brings its own.
     """
     meta, block = meta or {}, _CURRENT.get()
     if key is None:

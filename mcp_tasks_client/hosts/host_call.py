@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _OWN_STATE: Final = "mcp-tasks-client:"
-"""Begins the ``requestState`` of a question that a task of ours asks; the ID of its record follows."""
+"""Begins the ``requestState`` of our own questions to a host; the ID of the call's record follows."""
 
 _OF_THE_PROTOCOL: Final = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"}
@@ -54,17 +54,17 @@ class HostCall:
     """One ``tools/call`` as a host has sent it."""
 
     request_id: RequestId
-    """As it came. Of a call that is refused for its key it may be any JSON."""
+    """As the host sent it. In a call that is refused for its key it may be any JSON."""
 
     tool_call: ToolCall
     key: Any = None
-    """The idempotency key in ``_meta``, as it came, or else that of the block that the caller is in."""
+    """The idempotency key as in ``_meta``, not checked, or else that of the block around the call."""
 
     on_unknown: OnUnknown = "raise"
     """Whether an earlier call under the key, whose reply was lost, is an error or is sent again."""
 
     fault: str | None = None
-    """Why a server would refuse the request, or why its key cannot be kept; ``None`` if nothing is wrong."""
+    """The fault for which a server would refuse the request, or its key cannot be kept; ``None`` if none."""
 
     is_current: bool
     """Whether the host's session speaks 2026-07-28."""
@@ -78,7 +78,7 @@ class HostCall:
     """The header of that name; empty if there is none."""
 
     record_id: str | None = None
-    """The call that this one goes on with, such as one whose questions it answers; ``None`` begins one."""
+    """The record of the call that this request continues, mostly with answers; ``None`` begins a call."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
 
@@ -95,12 +95,12 @@ class HostCall:
 
     @property
     def loses_key(self) -> bool:
-        """Whether the call is refused, since its key asks for protection that it would not have."""
+        """Whether the call is refused, since it has a fault and its key could not protect it."""
         return self.key is not None and self.fault is not None
 
     @property
     def declined(self) -> bool:
-        """Whether the host was to visit a URL before the call, and has said no."""
+        """Whether the host has declined to visit a URL that the call needs."""
         return any(is_url_key(key) and one.get("action") != "accept" for key, one in self.answers.items())
 
 
@@ -114,16 +114,16 @@ def read_message(content: bytes) -> JSONObject | None:
 
 
 def is_current(params: JSONObject, version: str = "") -> bool:
-    """Whether a request is one of a session at 2026-07-28 or later, by its params and its version header."""
+    """Whether a request's session is at 2026-07-28 or later, by its params and its version header."""
     meta = params.get("_meta")
     said = meta.get(PROTOCOL_VERSION_META_KEY, version) if isinstance(meta, dict) else version
     return isinstance(said, str) and said >= PROTOCOL_VERSION  # versions are dates
 
 
 def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall | None:
-    """The call in a JSON-RPC message; ``None`` if there is none, or if the host sees through its task itself.
+    """The call in a JSON-RPC message; ``None`` if it has none, or if the host follows the task itself.
 
-    A call that has an idempotency key and cannot be taken is one that is refused.
+    A call with an idempotency key that cannot be taken has a ``fault``, by which it is refused.
 
     ``version`` and ``accept`` are the headers ``MCP-Protocol-Version`` and ``Accept``; empty if they are not
     there.
@@ -171,9 +171,9 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
 
 
 def refuse_keyed(said: object, accept: str, why: str) -> HostCall | None:
-    """The call to refuse in JSON that is not taken; ``None`` if no ``tools/call`` in it has a key.
+    """The first ``tools/call`` with a key in JSON that is not taken, with its fault; ``None`` without one.
 
-    Made by the host's own request, the call would run once for each repetition.
+    The host's own request would run the tool once for each repetition, despite the key.
     """
     for one in said if isinstance(said, list) else [said]:
         if not isinstance(one, dict) or one.get("method") != "tools/call":
@@ -192,7 +192,7 @@ def refuse_keyed(said: object, accept: str, why: str) -> HostCall | None:
 
 
 def refuse_unread(content: bytes, accept: str, *, is_json: bool) -> HostCall | None:
-    """The call to refuse in a body that is no message to be taken; ``None`` if no call in it has a key.
+    """As :func:`refuse_keyed`, for a request's body that is not one JSON-RPC message declared as JSON.
 
     ``is_json`` says whether the request declares JSON.
     """
@@ -205,7 +205,7 @@ def refuse_unread(content: bytes, accept: str, *, is_json: bool) -> HostCall | N
 
 
 def _find_fault(params: JSONObject, capabilities: object) -> str | None:
-    """The fault in the params of a call: where, and why. Answers are looked at with their questions."""
+    """The first fault in the params of a call, for the host. Answers are checked with their questions."""
     answers = params.get("inputResponses") or {}
     if not (isinstance(answers, dict) and all(isinstance(answer, dict) for answer in answers.values())):
         return _fault("params.inputResponses", "Input should be an object of objects")
@@ -215,8 +215,8 @@ def _find_fault(params: JSONObject, capabilities: object) -> str | None:
             ClientCapabilities.model_validate(capabilities, by_name=False)
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        what = "params" if error.title == CallToolRequestParams.__name__ else "the client's capabilities"
-        return _fault(".".join([what, *map(str, problem["loc"])]), problem["msg"])
+        part = "params" if error.title == CallToolRequestParams.__name__ else "the client's capabilities"
+        return _fault(".".join([part, *map(str, problem["loc"])]), problem["msg"])
     return None
 
 
@@ -225,7 +225,7 @@ def _fault(where: str, why: str) -> str:
 
 
 def result_for(call: HostCall, result: JSONObject) -> JSONObject:
-    """A tool's result as the result of the host's request, without what the host's version does not have."""
+    """A tool's result as the result of the host's request, without fields that the host's version lacks."""
     if call.is_current:
         return {"resultType": "complete", **result}
     result = {name: value for name, value in result.items() if name != "resultType"}
@@ -241,8 +241,8 @@ def questions_for(
 
     Args:
         questions: The server's requests, by key.
-        state: The server's own ``requestState``, where the host's next call makes the call anew.
-        record_id: Of the journaled call with which the host's next call goes on; ``None`` if there is none.
+        state: The server's own ``requestState``, for a call that the host's next call makes anew.
+        record_id: The journaled call that the host's next call continues; ``None`` if there is none.
     """
     if record_id is not None:
         state = _OWN_STATE + record_id

@@ -1,7 +1,7 @@
-"""Makes the calls of a host that are taken out of its traffic, and decides what the host is told of them.
+"""Makes the calls that are taken out of a host's traffic, and decides their replies.
 
-How a call comes, and how its reply goes back, is the business of who takes it: the transport of an HTTP
-client, or the relay between a session and its streams.
+The transport of an HTTP client, or the relay between a session and its streams, takes each call, and brings
+its reply back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from mcp_types import INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
 from ..engine.audience import OnUpdate
-from ..engine.endpoint import Endpoint, Line
+from ..engine.endpoint import Endpoint, HostLine
 from ..engine.engine import Engine
 from ..engine.live_call import LiveCall
 from ..engine.outcome import as_rpc_error
@@ -37,7 +37,7 @@ logger = logging.getLogger("mcp_tasks_client")
 _DECLINED: Final = "A URL has to be visited before the call, and that was declined. Nothing was called."
 
 _CALLS_IN_FLIGHT: Final = 2**31
-"""A host limits its calls itself. It may have stopped waiting for some of them without a word."""
+"""No limit: a host limits its calls itself, and may give some up without a notification."""
 
 
 def make_limits(policy: PollPolicy) -> Limits:
@@ -46,7 +46,7 @@ def make_limits(policy: PollPolicy) -> Limits:
 
 
 class MadeCall:
-    """The reply to the host of one call, and the fate of the outcome that goes with it, if there is one."""
+    """The reply to a host's call. A subclass notes whether the host has read the outcome in it."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
@@ -55,11 +55,11 @@ class MadeCall:
         """Note that the host has read the reply."""
 
     async def drop(self) -> None:
-        """Note that the host never read the reply. The next ``resume()`` gives the outcome out."""
+        """Note that the host never read the reply. The next ``resume()`` returns the outcome."""
 
 
 def refuse(fault: str) -> MadeCall:
-    """The reply to a call that is not made for a fault in its request."""
+    """The reply to a call that is not made because of a fault in its request."""
     return MadeCall(RpcError(INVALID_PARAMS, fault, None))
 
 
@@ -71,10 +71,9 @@ class HostCalls:
         self._unread: set[MadeCall] = set()
 
     async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> MadeCall:
-        """Make a call, or go on with one, and see it through to the reply to the host.
+        """Make a call, or continue one, and return the reply to the host.
 
-        The context of the call's own tool call goes with its requests. The listeners are told of each changed
-        snapshot.
+        The context of ``call.tool_call`` goes with each request. The listeners get each changed snapshot.
 
         Raises:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
@@ -91,7 +90,7 @@ class HostCalls:
         try:
             made = await self._make(call, endpoint, listeners)
         finally:
-            if made not in self._unread:  # else the journal stays open until the outcome was read
+            if made not in self._unread:  # else the journal stays open until the outcome is read
                 self._engine.leave_journal()
         return made
 
@@ -100,7 +99,7 @@ class HostCalls:
         if call.record_id is not None:
             begin = partial(endpoint.answer_and_continue, call.tool_call, call.record_id, call.answers)
         context = call.tool_call.context
-        line = Line(listeners, context, call.on_unknown)
+        line = HostLine(listeners, context, call.on_unknown)
         reply: Reply
         try:
             await endpoint.enter(line, begin)
@@ -129,7 +128,7 @@ class HostCalls:
     async def _ask_or_refuse(
         self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
     ) -> Reply:
-        """The reply to a host whose call waits for an answer: the questions, if the host reads those."""
+        """The reply to a host whose call waits for answers: the questions, if it can answer, or an error."""
         state = live.record.state
         questions: dict[str, JSONObject] = {}
         if isinstance(state, Observing | Gathering):
@@ -142,9 +141,9 @@ class HostCalls:
         answerable = all(can_be_asked(q, call.capabilities or {}) for q in questions.values())
         asks = endpoint.inputs.leaves_questions and call.is_current and bool(questions) and answerable
         if urls or not asks:
-            await endpoint.outcomes.release(live)  # any process may have it
+            await endpoint.outcomes.release(live)  # any process may take the record
         if not asks and urls and not error.declined:
-            # The host may know what the server has said, and then it asks by itself.
+            # A host that knows this code of the server's asks its person by itself.
             return RpcError(URL_ELICITATION_REQUIRED, str(error), {"elicitations": urls})
         if not asks:
             return as_rpc_error(error)

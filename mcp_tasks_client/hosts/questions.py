@@ -30,8 +30,8 @@ class HostInputs(Inputs):
         """The host's answer, if the host can be asked now.
 
         Raises:
-            NoAnswerError: It cannot be asked now. The call parks, and if the host can answer at all, the
-                reply to its ``tools/call`` carries the question.
+            NoAnswerError: The host cannot be asked now. The call parks, and if the host can answer at all,
+                the reply to its ``tools/call`` carries the question.
         """
         ask = None if context.context is None else context.context.ask
         if not can_be_asked(request, self._capabilities):
@@ -46,9 +46,9 @@ class HostInputs(Inputs):
 
 
 def tell_refusal(request: JSONObject, words: str | None) -> JSONObject:
-    """A request to the host's session, which shows its person no more than the message of an elicitation.
+    """A question with the server's refusal of the last answer in its message, the part that a person sees.
 
-    ``words`` are those with which the server refused the last answer; ``None`` if it has refused none.
+    ``words`` are the server's; ``None`` if it has refused no answer. Only elicitations carry them.
     """
     params = request.get("params")
     if words is None or not is_for_person(request) or not isinstance(params, dict):
@@ -61,7 +61,7 @@ def read_answer(request: JSONObject, answer: JSONObject | RpcError) -> JSONObjec
     """The answer in the reply of a host's session to a question.
 
     Raises:
-        NoAnswerError: It has refused, or its reply is no answer to the question.
+        NoAnswerError: The host has refused, or its reply is no answer to the question.
     """
     if isinstance(answer, RpcError):
         raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)

@@ -18,7 +18,7 @@ __all__ = ["SharedOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOptions:
-    """As a way in was given them. ``None`` was not given."""
+    """The options of a way in. ``None`` means that the host has not given one."""
 
     journal: Journal | str | os.PathLike[str] | None = None
     endpoint: str | None = None
@@ -33,7 +33,7 @@ class SharedOptions:
     environment: Environment | None = None
 
     def or_else(self, others: SharedOptions) -> SharedOptions:
-        """These options, and the others in place of what was not given."""
+        """These options, with the others in place of those that were not given."""
         names = [one.name for one in fields(self) if getattr(self, one.name) is None]
         return replace(self, **{name: getattr(others, name) for name in names})
 
@@ -46,7 +46,7 @@ class SharedOptions:
         """The engine of a way in.
 
         Raises:
-            TypeError: ``journal`` is nothing that could be one.
+            TypeError: ``journal`` is neither a journal nor a path.
             ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
         """
         return Engine(

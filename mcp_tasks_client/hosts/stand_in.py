@@ -1,4 +1,4 @@
-"""The words of an MCP session besides calling tools, said by a :class:`Session` of ours.
+"""The methods of an MCP session besides ``call_tool``, over a :class:`Session` of ours.
 
 So a :class:`TasksClient` can be given where a framework takes a session. Results have the SDK's own shapes.
 """
@@ -25,7 +25,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 async def introduce(session: Session) -> InitializeResult:
-    """Ask the server what it is. A server that gives no name has that of the endpoint.
+    """Ask the server for its introduction. A server that gives no name has that of the endpoint.
 
     Raises:
         SessionError: The server could not be asked, or its answer makes no sense.
@@ -67,10 +67,10 @@ async def list_tools(session: Session, cursor: str | None) -> ListToolsResult:
 
 
 async def ping(session: Session) -> EmptyResult:
-    """See that the server answers. At 2026-07-28, which has no ping, it is asked what it is.
+    """Check that the server answers. 2026-07-28 has no ping, so it is asked for its introduction.
 
     Raises:
-        SessionError: It does not.
+        SessionError: The server does not answer.
     """
     await session.ask("server/discover", {})
     return EmptyResult()

@@ -1,1 +1,1 @@
-"""What survives a crash."""
+"""The records of calls, which survive a crash."""

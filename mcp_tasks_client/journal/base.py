@@ -29,7 +29,7 @@ LEFT: Final = "/left"
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The word of a process that it is there for what its clients own.
+    """The claim of a process, for a limited time, to the records that its clients own.
 
     A journal stores it by its ``lease_id``, gives all of it back as it was, and looks at three fields: that
     one and the two last. Times are in seconds since the epoch, by :attr:`Journal.clock` where there is one,
@@ -53,10 +53,10 @@ class Lease:
     """When the process began, by its operating system."""
 
     renewed_at: float
-    """When the process said so last."""
+    """When the process renewed it last."""
 
     expires_at: float
-    """Until when that holds."""
+    """When it runs out, unless it is renewed."""
 
 
 class LeaseSource(Protocol):
@@ -64,21 +64,21 @@ class LeaseSource(Protocol):
 
     @property
     def lease_id(self) -> str:
-        """Which lease it is."""
+        """The ``lease_id`` of the lease."""
 
     def due(self) -> Lease | None:
-        """The lease to store now; ``None`` while it is not time, or nobody holds it any more."""
+        """The lease to store now; ``None`` until it is due, and once no client holds it."""
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """The journal has stored the lease, and the write is committed.
 
         Args:
             lease: The one that :meth:`due` returned.
-            had_lapsed: The one before had run out, or was not there, as :meth:`Journal.renew` says.
+            had_lapsed: Whether the stored one had run out or was not there; see :meth:`Journal.renew`.
         """
 
     def ended(self) -> Collection[str]:
-        """The names of owners that have ended without a word: they were dropped, or their loop was closed.
+        """The names of owners that have ended without a release: they were dropped, or their loop was closed.
 
         The journal releases them as :meth:`Journal.release` does, after all writes that were asked for by
         now, and then calls :meth:`released`.
@@ -96,7 +96,7 @@ class LeaseSource(Protocol):
 
 
 class Taken(NamedTuple):
-    """A record that somebody wanted to own."""
+    """A record that a client has tried to take."""
 
     record: TaskRecord
     """As it now stands; its ``owner`` says whether it was taken."""
@@ -106,7 +106,7 @@ class Taken(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """A record whose server asks something, and what was left for it, both at one moment."""
+    """A record whose server asks something, and its instructions, both at one moment."""
 
     record: TaskRecord
     left: Sequence[str]
@@ -137,13 +137,13 @@ It may be called from any thread, takes no time, and raises nothing.
 
 
 class Journal(ABC):
-    """Where records are kept, and who drives them.
+    """Keeps records, and the owner of each.
 
     A coroutine that writes is one transaction. All of it is written or nothing, and other processes see all
-    of it or nothing. It returns when what it wrote would survive the death of the process and, where the
-    medium can promise it, of the machine. Being cancelled, even before it has begun to wait, does not undo
-    the write: the cancellation is raised after it. A write that fails may have been made nevertheless, as
-    when the connection is lost meanwhile. The caller repeats the write unchanged, or reads the record.
+    of it or nothing. It returns when the write would survive the death of the process and, where the medium
+    can promise it, of the machine. Being cancelled, even before it has begun to wait, does not undo the
+    write: the cancellation is raised after it. A write that fails may have been made nevertheless, as when
+    the connection is lost meanwhile. The caller repeats the write unchanged, or reads the record.
 
     Every method is safe to call from several tasks at once, and from event loops in several threads. Writes
     of one record take effect in the order in which they were called.
@@ -157,7 +157,7 @@ class Journal(ABC):
     with each other.
 
     Opening counts: a journal may be shared by several clients of one process, and closes with
-    the last of them. While nobody has it open, every method raises :class:`JournalError`.
+    the last of them. While it is not open, every method raises :class:`JournalError`.
 
     A stored record that cannot be read is logged and left as it is. It withholds no other record;
     asked for by its own ID or that of its task, it raises :class:`JournalCorruptError`, or
@@ -190,10 +190,11 @@ class Journal(ABC):
 
     @property
     def clock(self) -> Callable[[], float | None] | None:
-        """Tells the time that all who share the journal go by, wherever they are.
+        """Tells the time by which all processes of the journal go, on any host.
 
         It returns seconds since the epoch, or ``None`` while it is not known, as before the journal was
-        opened. It does not hold the journal. The default is ``None``: they go by the clock of their machine.
+        opened. It holds no reference to the journal. The default is ``None``: each goes by its machine's
+        clock.
         """
         return None
 
@@ -205,7 +206,7 @@ class Journal(ABC):
 
         Raises:
             JournalSchemaError: The medium is of another program, or of a newer version.
-            JournalLockedError: Others have held it for too long.
+            JournalLockedError: Other processes have held it for too long.
         """
 
     async def open_existing(self) -> None:
@@ -223,24 +224,24 @@ class Journal(ABC):
     async def aclose(self) -> None:
         """Count one user less, and finish every write that was asked for. With the last user it closes.
 
-        It does so also while it is cancelled. It raises nothing for what was stored, and does nothing if
-        nobody has the journal open. The next opening finds all that was written.
+        It does so also while it is cancelled. It raises no error of a write, and does nothing if the journal
+        is not open. The next opening finds all that was written.
         """
 
     def aclose_soon(self) -> None:  # noqa: B027  # a journal without a thread of its own just stays open
         """Like :meth:`aclose`, without waiting: the last user's leaving closes some seconds later.
 
-        For those who may come back in a moment, so that the medium is not opened anew for each call.
-        The default leaves the journal open.
+        For users that may come back in a moment, so that the medium is not opened anew for each call. The
+        default leaves the journal open.
         """
 
     @abstractmethod
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its scope already has one with the same idempotency key.
 
-        Nor is it stored if there is one of its ``record_id``, so that a claim may be repeated. Of many who
-        claim at once, also in other processes, one stores its record, and all are told of that one. Records
-        without a key stand beside each other.
+        Nor is it stored if there is one of its ``record_id``, so that a claim may be repeated. Of many claims
+        at once, also in other processes, one stores its record, and all return that one. Records without a
+        key stand beside each other.
 
         Returns:
             The record that stands, which is the one given or the one that was there.
@@ -261,32 +262,32 @@ class Journal(ABC):
         order of arrival. The instructions of a record that has ended are forgotten with it.
 
         Args:
-            record: What to store.
-            known: It was stored before, so that it is not new but forgotten if it is not there. What a call
-                is made with is then stored already, and the same: scope, key, tool, digest, label,
-                application, origin and ``created_at``.
-            heeded: An instruction that the state has become by. In the same transaction the stored one of its
+            record: Stored by its ``record_id``.
+            known: It was stored before, so that it is not new but forgotten if it is not there. The fields
+                that a call begins with are then stored already, and the same: scope, key, tool, digest,
+                label, application, origin and ``created_at``.
+            heeded: An instruction that has led to this state. In the same transaction the stored one of its
                 name is marked as heeded, and gets its body: a digest of an answer, which is private.
-            keep_until: Of a record without an idempotency key that was delivered, when it may be forgotten,
-                as with :meth:`deliver`.
+            keep_until: When a delivered record without an idempotency key may be forgotten, as with
+                :meth:`deliver`.
 
         Raises:
             DrivenElsewhereError: It was taken since (its fence is not the stored one), or it is known and not
-                there: another has brought it to its end, and it was forgotten. Nothing is stored.
+                there: another owner has brought it to its end, and it was forgotten. Nothing is stored.
             JournalError: Another record of the scope holds its idempotency key. Nothing is stored.
         """
 
     @abstractmethod
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
-        """Note that hosts have had these outcomes. Returns at once; nobody owns them any more.
+        """Note that hosts have had these outcomes, and release the records. Returns at once.
 
         ``delivered_at`` and ``updated_at`` are then ``at``, and ``owner`` is ``None``. A record with an
         idempotency key stays until it is pruned. Nothing happens to a record that was forgotten, taken since
         (its fence is not the given one), delivered before, or has no outcome.
 
-        A journal that outlives the process writes this with what it writes next, within seconds, or on
-        closing. Every method of the same journal sees it from now on. A crash before the write makes the
-        outcome be delivered again, and so does a write that fails, which is logged.
+        A journal that outlives the process writes this with its next write, within seconds, or on closing.
+        Every method of the same journal sees it from now on. A crash before the write makes the outcome be
+        delivered again, and so does a write that fails, which is logged.
 
         Args:
             at: When, in seconds since the epoch.
@@ -330,7 +331,7 @@ class Journal(ABC):
         """The records of a scope that can be read, oldest first.
 
         In the order of ``created_at``, and of equal age in that of their arrival. Only records are returned
-        for which all holds that is asked for.
+        that meet all conditions.
 
         Args:
             scope: Endpoint and principal; ``None`` is all scopes.
@@ -342,11 +343,11 @@ class Journal(ABC):
             principal: Only those on behalf of this principal.
             label: Only those of exactly this label.
             application: Only those of this application, and those of none.
-            limit: Only so many, 1 at least, of those for which all the rest holds and that can be read: the
-                last ones. Still oldest first. The last ones of a scope, or of all, cost what so many cost,
-                however many others there are.
+            limit: At most this many, 1 at least: the last of those that meet all other conditions and can be
+                read, still oldest first. The last ones of a scope, or of all, cost the same however many
+                others there are.
             before: Only those that come before this record in that order; or, as a time, those that were made
-                before it. A record that is not there any more stands for its ``created_at``.
+                before it. A record that was forgotten stands for its ``created_at``.
         """
 
     @abstractmethod
@@ -363,10 +364,10 @@ class Journal(ABC):
 
     @abstractmethod
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
-        """Forget what is old, of any scope.
+        """Forget old records, of any scope.
 
-        That is a record whose outcome was delivered before ``before``, or was kept after its delivery until a
-        time before ``now``. Unless it has an owner who is not gone, it is also a task whose time-to-live had
+        A record is old if its outcome was delivered before ``before``, or was kept after its delivery until a
+        time before ``now``. Unless it has an owner that is not gone, so is a task whose time-to-live had
         passed before ``before`` (:attr:`TaskRecord.expires_at`), and a call of which nothing can have run: it
         is in state ``gathering``, was never answered, and was saved before ``before``. ``statements.sql``
         says all this in SQL. Leases are forgotten that had run out ``LEASES_KEPT_S`` before ``before``.
@@ -374,14 +375,14 @@ class Journal(ABC):
         Args:
             before: In seconds since the epoch.
             now: Likewise.
-            gone: Owners who are gone; see :meth:`owners`.
+            gone: Owners that are gone; see :meth:`owners`.
 
         Returns:
             How many records were forgotten. A call forgets at most some thousands, so as to be short. It is
             repeated until it returns 0.
         """
 
-    # ── who drives what ───────────────────────────────────────────────────────────────────────
+    # ── owners ────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     async def renew(self, lease: Lease) -> bool:
@@ -389,7 +390,7 @@ class Journal(ABC):
 
         Returns:
             Whether it was there and had not run out, its stored ``expires_at`` being no earlier than the new
-            ``renewed_at``. If not, others may have taken what it covers.
+            ``renewed_at``. If not, others may have taken the records of its owners.
         """
 
     @abstractmethod
@@ -397,10 +398,10 @@ class Journal(ABC):
         """Renew the lease of this process whenever ``source`` says that it is due.
 
         A journal that other processes see asks ``source.due()`` about once a second, in a thread of its own,
-        since an event loop may be busy for longer than a lease lasts. It stores what is due as :meth:`renew`
-        does, and then calls ``source.renewed``. Likewise it releases ``source.ended()``. If either fails, it
-        asks again later. A database that locks rows has the renewal wait for no other write and no row of
-        another.
+        since an event loop may be busy for longer than a lease lasts. It stores a lease that is due as
+        :meth:`renew` does, and then calls ``source.renewed``. Likewise it releases ``source.ended()``. If
+        either fails, it asks again later. A database that locks rows has the renewal wait for no other write
+        and no row of another.
 
         The source is held on to until the lease is released or the journal closes. Until then the next client
         of this process shares the lease. A journal that no other process can see keeps the source and renews
@@ -418,22 +419,21 @@ class Journal(ABC):
         has a name of its own, and a process that comes back finds the fences of its records overtaken.
 
         Args:
-            names: Of these only, and of each of them, whether or not it owns anything. Without names, of all
-                who own a record of any scope.
+            names: The owners to return, whether or not each owns a record. Without names, all that own a
+                record of any scope.
         """
 
     @abstractmethod
     async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
-        """Become the owner of a record, unless it has another one who is not gone.
+        """Become the owner of a record, unless it has another one that is not gone.
 
-        Of a record whose outcome was delivered there is nothing left to own. Of many who take at once, also
-        in other processes, one takes it. The fence grows by one, whoever had it before, also if that was
-        ``owner``. Nothing else changes.
+        A record whose outcome was delivered is not taken. Of many takers at once, also in other processes,
+        one takes it. The fence grows by one, also if ``owner`` had the record before. Nothing else changes.
 
         Args:
-            record_id: Which record.
-            owner: Who takes it.
-            gone: Owners who are gone; see :meth:`owners`.
+            record_id: The ID of the record.
+            owner: The taker.
+            gone: Owners that are gone; see :meth:`owners`.
 
         Returns:
             The record as it now stands, taken or not; ``None`` if there is none.
@@ -452,15 +452,16 @@ class Journal(ABC):
     ) -> list[Taken]:
         """Become the owner of all records of a scope that are pending and free, and can be read.
 
-        Like :meth:`take` for each that has no owner or one who is gone, in one transaction. What another
-        process is taking at the moment is passed over. What ``owner`` has already keeps its fence.
+        Like :meth:`take` for each that has no owner or one that is gone, in one transaction. A record that
+        another process is taking at the moment is passed over. One that ``owner`` has already keeps its
+        fence.
 
         Args:
             scope: Endpoint and principal.
-            owner: Who takes them.
-            gone: Owners who are gone; see :meth:`owners`.
+            owner: The taker.
+            gone: Owners that are gone; see :meth:`owners`.
             application: Records of other applications are left alone. Those of none are anybody's.
-            limit: How many it takes at most, the oldest; ``None`` is all. What it had already does not count.
+            limit: How many it takes at most, the oldest; ``None`` is all. Those that it had do not count.
             leave: The ``record_id`` of records that are not to be taken.
 
         Returns:
@@ -476,7 +477,7 @@ class Journal(ABC):
 
         Args:
             endpoint: The server's name.
-            gone: Owners who are gone; see :meth:`owners`.
+            gone: Owners that are gone; see :meth:`owners`.
             application: Records of other applications do not count.
         """
         return list(
@@ -507,7 +508,7 @@ class Journal(ABC):
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for the client that drives a call, unless there is one of that name.
 
-        Of many who leave one of a name at once, also in other processes, one stands, and all are told of that
+        Of many that are left under one name at once, also by other processes, one stands, and all return that
         one. An instruction that was heeded keeps its name taken. None is left once a :meth:`save` has ended
         the call: of the two, one comes after the other. Listeners are told.
 
@@ -553,9 +554,8 @@ class Journal(ABC):
 
         The transaction of the :meth:`save` that ends a task which was observed (:attr:`TaskRecord.due_at`)
         notes :attr:`TaskRecord.took_s`, if the record has that and a tool. A second save of the end notes
-        nothing. What was noted stays when the record is forgotten. It may be left out if another process is
-        noting a task of the same tool. A journal may keep none, as the default: its clients go on without
-        estimates.
+        nothing. The note stays when the record is forgotten. It may be left out if another process is noting
+        a task of the same tool. A journal may keep none, as the default: its clients go on without estimates.
         """
         return []
 

@@ -22,18 +22,18 @@ class Codec(Protocol):
     """
 
     def encode(self, value: bytes, /) -> bytes:
-        """The value that is stored in place of another. It may be longer, and different each time."""
+        """The value to store in place of the given one. It may be longer, and different each time."""
 
     def decode(self, value: bytes, /) -> bytes:
         """The value that :meth:`encode` was given.
 
         Raises:
-            Exception: Nothing of this codec's, or of a key that it does not have.
+            Exception: The value is not this codec's, or of a key that it does not have.
         """
 
 
 def check_codec(codec: Codec | None) -> None:
-    """See that a codec decodes what it encodes, before anything has happened that would have to be stored.
+    """Check that a codec decodes its own values, before there is a record to store.
 
     Raises:
         JournalCodecError: It does not.
@@ -50,7 +50,7 @@ def encoded(text: str, codec: Codec | None) -> str: ...
 @overload
 def encoded(text: str | None, codec: Codec | None) -> str | None: ...
 def encoded(text: str | None, codec: Codec | None) -> str | None:
-    """A text as it is stored: plain ASCII again. ``None`` and the empty text stay what they are.
+    """A text as it is stored: plain ASCII again. ``None`` and the empty text stay as they are.
 
     Raises:
         JournalCodecError: The codec has failed.

@@ -1,4 +1,4 @@
-"""Encryption of what is private in a journal: by Fernet, with keys that can be changed."""
+"""Encryption of the private values in a journal: by Fernet, with keys that can be changed."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class FernetCodec:
     """
 
     def __init__(self, *keys: bytes | str) -> None:
-        # Imported on use: who encrypts nothing does not need it.
+        # Imported on use, since most hosts encrypt nothing.
         from cryptography.fernet import Fernet, MultiFernet
 
         if not keys:
             raise ValueError("FernetCodec needs a key; Fernet.generate_key() makes one")
         self._fernet = MultiFernet([Fernet(key) for key in keys])
 
-    # A token is base64 already, and so is what a journal stores: without it here, its size grows once.
+    # A token is base64, and a journal stores base64: decoded here, the value grows only once.
 
     def encode(self, value: bytes, /) -> bytes:
         """Encrypt with the first key."""
         return urlsafe_b64decode(self._fernet.encrypt(value))
 
     def decode(self, value: bytes, /) -> bytes:
-        """Decrypt with whichever key it was encrypted with.
+        """Decrypt with any of the keys.
 
         Raises:
-            cryptography.fernet.InvalidToken: It is none of these.
+            cryptography.fernet.InvalidToken: None of the keys fits.
         """
         return self._fernet.decrypt(urlsafe_b64encode(value))

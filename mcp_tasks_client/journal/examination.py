@@ -12,7 +12,7 @@ class JournalUser:
     """A process that has a journal open, as far as the operating system or the database tells."""
 
     program: str
-    """Its name, as the one or the other has it."""
+    """Its name there."""
 
     host: str | None
     """The address of its machine; ``None`` for the machine that the journal is on."""
@@ -23,22 +23,22 @@ class JournalUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """How a journal is."""
+    """The condition of a journal."""
 
     name: str
     """The file, or the schema and the database. Nothing of it is secret."""
 
     database: str
-    """Of which kind and version the database is."""
+    """The kind and version of the database."""
 
     is_there: bool
-    """False if nobody has made the journal yet."""
+    """False until a client has made the journal."""
 
     is_usable: bool
     """True if it can be opened, since it is a journal of this version, can be read, and has no damage."""
 
     version: int | None
-    """Of its tables; ``None`` if that cannot be told."""
+    """The version of its tables; ``None`` if it is unknown."""
 
     size: int | None
     """In bytes, with all that belongs to it; ``None`` likewise."""
@@ -50,4 +50,4 @@ class Examination:
     """The processes that have it open, those of other users only where this one may see them."""
 
     faults: tuple[str, ...]
-    """The faults, each a sentence that says what to do."""
+    """The faults, each a sentence with its remedy."""

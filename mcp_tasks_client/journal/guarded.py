@@ -21,10 +21,10 @@ T = TypeVar("T")
 def _guard(
     method: Callable[Concatenate[Journal, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[GuardedJournal, P], Coroutine[Any, Any, T]]:
-    """Call the method of the journal within, and raise what it raises as a typed error."""
+    """Call the method of the journal within, and raise its errors as typed ones."""
     name = method.__name__
 
-    @wraps(method, updated=())  # it is not abstract any more
+    @wraps(method, updated=())  # so that it is not abstract
     async def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]  # found by name
@@ -81,12 +81,12 @@ class GuardedJournal(Journal):
 
     @property
     def identity(self) -> Hashable:
-        """That of the journal."""
+        """The journal's own."""
         return self._journal.identity
 
     @property
     def clock(self) -> Callable[[], float | None] | None:
-        """That of the journal."""
+        """The journal's own."""
         return self._journal.clock
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ __all__ = ["Medium", "Timing"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a medium with a thread of its own waits, in seconds."""
+    """The waits of a medium with a thread of its own, in seconds."""
 
     linger_s: float = 10.0
     """For which a medium stays open after its last journal has left without waiting."""
@@ -58,7 +58,7 @@ class Medium(ABC):
 
         Raises:
             JournalError: It failed, or its commit did.
-            DrivenElsewhereError: The work says so.
+            DrivenElsewhereError: The work raises it itself.
         """
 
     @abstractmethod
@@ -87,4 +87,4 @@ class Medium(ABC):
 
     @abstractmethod
     def tell_watchers(self) -> None:
-        """Tell those who watch. It may be called from any thread."""
+        """Tell the watchers. It may be called from any thread."""

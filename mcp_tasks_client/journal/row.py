@@ -62,8 +62,8 @@ class Row(NamedTuple):
     Attributes:
         state: The state as JSON text, which only :meth:`record` reads.
         status: :attr:`~mcp_tasks_client.TaskRecord.status`.
-        pending: 1 for a task to observe or an outcome that nobody has received, else 0.
-        due_at: When a task is polled next; ``None`` for all that is no task to observe.
+        pending: 1 for a task to observe or an outcome that was not delivered, else 0.
+        due_at: When a task is polled next; ``None`` without a task to observe.
         expires_at: When a task's time-to-live has passed, or until when an outcome is kept after its
             delivery.
         origin: JSON text.
@@ -116,11 +116,11 @@ class Row(NamedTuple):
         return self._replace(arguments_digest=encoded(digest, encoder), state=encoded(state, encoder))
 
     def taken(self, owner: str, gone: Collection[str]) -> Self:
-        """The row as it is once ``owner`` has taken it; the same one if it is not to be had.
+        """The row as it is once ``owner`` has taken it; the same one if it cannot be taken.
 
         Args:
             owner: The escaped name of the taker. A record that is its own already, it takes anew.
-            gone: The escaped names of owners that do not drive any more.
+            gone: The escaped names of owners that are gone.
         """
         is_free = self.owner is None or self.owner == owner or self.owner in gone
         if self.delivered_at is not None or not is_free:
@@ -131,11 +131,11 @@ class Row(NamedTuple):
         """The record of this row.
 
         Args:
-            codec: What was given to :meth:`of`, or reads what that one has written.
+            codec: The one that was given to :meth:`of`, or one that decodes its values.
 
         Raises:
-            JournalCodecError: The codec cannot decode the row, or there is one too many, or one missing.
-            JournalCorruptError: The row does not hold one.
+            JournalCodecError: The codec cannot decode the row, is missing, or is one too many.
+            JournalCorruptError: The row is damaged.
         """
         try:
             return TaskRecord(
@@ -219,10 +219,10 @@ def columns_of_row(row: Row) -> dict[str, Any]:
 
 
 def duration_columns(record: TaskRecord) -> dict[str, Any]:
-    """What is noted of how long a task ran: nothing if the record does not say, or names no tool.
+    """The columns of the time that a task ran; none if the record has no such time, or no tool.
 
     Raises:
-        ValueError: The record says no finite number.
+        ValueError: The time is not finite.
     """
     if record.tool is None or record.took_s is None:
         return {}
@@ -269,7 +269,7 @@ def _load_origin(text: str) -> Origin:
 
 
 def _is_given_up(record: TaskRecord) -> bool:
-    """Whether nothing of a call can have run or been answered: forgotten if nobody goes on with it."""
+    """Whether nothing of a call can have run or been answered, so that it may be pruned."""
     state = record.state
     return isinstance(state, Gathering) and not (state.again or state.questions or state.request_state)
 
@@ -301,7 +301,7 @@ async def read_rows(
 
 
 def unescape_each(texts: Iterable[str], journal: Hashable) -> list[str]:
-    """The texts, without those that are damaged. Of these the log tells, once per process."""
+    """The texts that are not damaged. Each damaged one is logged once per process."""
     read: list[str] = []
     for text in texts:
         try:
@@ -320,8 +320,8 @@ def read_instruction(row: Sequence[Any], record_id: str, codec: Codec | None) ->
         codec: Of the journal.
 
     Raises:
-        JournalCodecError: The codec cannot decode it, or there is one too many, or one missing.
-        JournalCorruptError: The row does not hold one.
+        JournalCodecError: The codec cannot decode it, is missing, or is one too many.
+        JournalCorruptError: The row is damaged.
     """
     name, body, at, heeded = row
     try:
@@ -336,7 +336,7 @@ def read_instruction(row: Sequence[Any], record_id: str, codec: Codec | None) ->
 def read_instructions(
     rows: Iterable[Sequence[Any]], record_id: str, journal: Hashable, codec: Codec | None
 ) -> list[Instruction]:
-    """The instructions that can be read. Of others the log tells, once per process."""
+    """The instructions that can be read. Each other one is logged once per process."""
     read: list[Instruction] = []
     for row in rows:
         try:
@@ -367,8 +367,8 @@ def not_open(name: object = "") -> JournalError:
 def driven_elsewhere(tool: str | None) -> DrivenElsewhereError:
     """The error for an owner whose record another client has taken, and perhaps forgotten since."""
     return DrivenElsewhereError(
-        f"Another client has taken over the call of {name_tool(tool)}, so it is not driven here any more. "
-        "Await the handle again for what becomes of it there."
+        f"Another client has taken over the call of {name_tool(tool)} and drives it now. "
+        "Await the handle again for its outcome there."
     )
 
 

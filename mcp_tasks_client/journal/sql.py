@@ -71,10 +71,10 @@ class SqlJournal(Journal):
         """Open or make the medium, and commit a first write to it.
 
         Raises:
-            JournalLockedError: Another process held the file all the time that is waited for.
+            JournalLockedError: Another process held the file for longer than an opening waits.
             JournalCorruptError: The file is damaged, or no database. It is left as it is.
             JournalSchemaError: The medium is another program's or of another version. It is left as it is.
-            JournalCodecError: The codec does not decode what it encodes.
+            JournalCodecError: The codec does not decode its own values.
             JournalError: The medium cannot be reached, or cannot be written.
         """
         await self._open(existing=False)
@@ -106,7 +106,7 @@ class SqlJournal(Journal):
             medium.leave_soon(self)
 
     def _left(self) -> Medium | None:
-        """Count one user less. Returns the medium that the last one leaves."""
+        """Count one user less. Returns the medium if that was the last one."""
         with self._lock:
             self._users = max(0, self._users - 1)
             if self._users:
@@ -232,7 +232,7 @@ class SqlJournal(Journal):
             values["before_at"] = checked_time(before)
         found: list[TaskRecord] = []
         while True:
-            # A row that cannot be read, or was not delivered of late, takes no place.
+            # A row that cannot be read, or was not delivered since, does not count.
             wanted = _NO_LIMIT if limit is None else limit - len(found)
             rows = await self._rows("latest_pending" if pending else "latest", **values, limit=wanted)
             kept = [row for row in rows if since is None or _is_since(row.delivered_at, since)]
@@ -242,7 +242,7 @@ class SqlJournal(Journal):
             values |= {"before_at": rows[-1].created_at, "before_id": rows[-1].record_id}
 
     async def asking(self, scope: Scope | None) -> list[Asking]:
-        """The records whose server asks something, each with what was left for it, by one statement."""
+        """The records whose server asks something, each with its instructions, by one statement."""
         left: dict[str, list[str]] = {}
         rows: list[Row] = []
         for *columns, name in await self._read("asking", **_in_scope(scope)):
@@ -258,7 +258,7 @@ class SqlJournal(Journal):
         ]
 
     async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
-        """Forget what is old, at most 10,000 records, and old leases."""
+        """Forget old records, at most 10,000, and old leases."""
         values = {
             "before": checked_time(before),
             "now": checked_time(now),
@@ -273,7 +273,7 @@ class SqlJournal(Journal):
         forgotten: int = await self._opened().run(work)
         return forgotten
 
-    # ── who drives what ───────────────────────────────────────────────────────────────────────
+    # ── owners ────────────────────────────────────────────────────────────────────────────────
 
     async def renew(self, lease: Lease) -> bool:
         """Store a lease; false if it had run out, or was not there."""
@@ -281,7 +281,7 @@ class SqlJournal(Journal):
         return was_kept
 
     def keep_renewing(self, source: LeaseSource) -> None:
-        """Have the medium renew the lease, with what else it writes or by itself."""
+        """Have the medium renew the lease, with its other writes or by itself."""
         self._opened().keep_renewing(source)
 
     async def owners(self, *names: str) -> dict[str, Lease | None]:
@@ -304,8 +304,7 @@ class SqlJournal(Journal):
         """Become the owner of a record that is free."""
         key, mine, free = escape(record_id), escape(owner), list(map(escape, gone))
         while True:
-            # A client that only follows the call of another looks often, and must not hold up those who
-            # write.
+            # A client that only follows the call of another looks often, and must not hold up writers.
             row = await self._row(record_id)
             if row is None:
                 return None
@@ -369,7 +368,7 @@ class SqlJournal(Journal):
     async def principals(
         self, endpoint: str, gone: Collection[str] = (), *, application: str | None = None
     ) -> list[str]:
-        """The principals of whose records at a server some are pending and free."""
+        """The principals that have records at a server which are pending and free."""
         found = await self._read(
             "principals",
             endpoint=escape(endpoint),
@@ -379,7 +378,7 @@ class SqlJournal(Journal):
         return unescape_each((principal for (principal,) in found), self._name)
 
     async def release(self, *names: str) -> None:
-        """Release what these owners have, and forget these leases."""
+        """Release the records of these owners, and forget these leases."""
         medium = self._opened()
         for name in names:
             medium.stop_renewing(name)
@@ -418,11 +417,11 @@ class SqlJournal(Journal):
         return read_instructions(await self._opened().run(work), key, self._name, self._codec)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell of instructions: of those left in this process at once; see the journal for others."""
+        """Tell of instructions, at once of those left in this process."""
         return self._opened().listen(listener)
 
     def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
-        """Tell that calls may have asked or ended: of those saved in this process at once."""
+        """Tell that calls may have asked or ended, at once of those saved in this process."""
         return self._opened().watch(watcher)
 
     # ── works ─────────────────────────────────────────────────────────────────────────────────
@@ -471,7 +470,7 @@ def _about(
 def _read_take(owner: str, seen: Row, found: Found) -> tuple[str | None, Row] | None:
     """The owner before, and the row as it is now; ``None`` if ``owner`` has not taken the record.
 
-    Where the reply of the take was lost, the row that was seen before it says who owned it.
+    If the reply to the take was lost, ``seen`` has the owner before.
     """
     before = found[0] if len(found) > 1 else [(seen.owner, seen.fence)]
     if not before or not found[-1]:

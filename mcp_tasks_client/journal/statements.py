@@ -38,10 +38,10 @@ _PART: Final = re.compile(r"\{(:|in |given )?([\w, *]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The ways of one database."""
+    """The SQL of one database, where databases differ."""
 
     folder: str
-    """Of the package. It may have a ``statements.sql`` of statements that only this database has."""
+    """The folder of the database. Its ``statements.sql``, if any, has statements of this database only."""
 
     value: str
     """A value of a statement, by its ``{name}``."""
@@ -50,18 +50,18 @@ class Dialect:
     """The condition that a column is in the list ``{name}``."""
 
     given: Callable[[Sequence[str], int], str]
-    """The table ``given``, of these columns and so many rows."""
+    """The table ``given``, of these columns and this number of rows."""
 
     parts: Mapping[str, str]
     """Further parts of statements, by their names."""
 
 
 class Statement(NamedTuple):
-    """A statement that a database takes."""
+    """A statement in the SQL of one database."""
 
     text: str
     columns: tuple[str, ...]
-    """Of the given rows; empty if the statement takes values instead."""
+    """The columns of the given rows; empty if the statement takes values instead."""
 
     is_counted: bool
     """True if the caller needs to know which of the given rows the statement changed."""
@@ -72,8 +72,8 @@ class Statements:
 
     Args:
         dialect: Of the database.
-        schema: Where the tables are, as an identifier of SQL; empty if the connection says so.
-        channel: Where listeners of other processes are told.
+        schema: The schema of the tables, as an identifier of SQL; empty for the connection's own.
+        channel: Tells the listeners of other processes.
     """
 
     def __init__(self, dialect: Dialect, schema: str, *, channel: str = "") -> None:

@@ -148,7 +148,7 @@ SELECT {columns} FROM {schema}.records
 WHERE ({in_scope}) IS TRUE AND delivered_at >= {:delivered_since}
 ORDER BY created_at, sequence;
 
--- ── who drives what ────────────────────────────────────────────────────────────────────────────
+-- ── owners ─────────────────────────────────────────────────────────────────────────────────────
 
 -- name: lease_until
 SELECT given.lease_id, stored.expires_at

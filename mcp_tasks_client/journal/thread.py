@@ -83,8 +83,7 @@ class JournalThread(Medium):
     - *left* from then until ``_close_at``, which is at once after :meth:`leave`, some seconds later after
       :meth:`leave_soon` or when the last user was dropped, and at once where the interpreter ends or forks. A
       new user makes it used again;
-    - *ended* when it is time and nothing is left to do. No journal can enter it any more, and the medium is
-      closed.
+    - *ended* when it is time and nothing is left to do. No journal can enter it, and the medium is closed.
 
     Args:
         key: Tells the medium from others in this process.
@@ -106,27 +105,27 @@ class JournalThread(Medium):
         self._ended = False
         self._is_open = False
         self._read_only: JournalError | None = None  # says which right to write is missing
-        # A waiter alone is woken when all is done that came before it. None: look what else there is to do.
+        # A waiter by itself is woken when all earlier jobs are done. None: look for other work.
         self._jobs: SimpleQueue[_Job | Waiter | None] = SimpleQueue()
         self._barriers: list[Waiter] = []
         self._numbers = count(1)  # of jobs; a renewal has none, and comes first
         self._came = 0  # how many jobs the last turn took
         self._unattended: list[_Job] = []
-        self._again: list[_Job] = []  # failed by what may pass, oldest first
+        self._again: list[_Job] = []  # failed by a fault that may pass, oldest first
         self._again_at = 0.0  # when they are carried out again, by the monotonic clock
         self._failing = False  # the last unattended write has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
         self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
         self._watchers: dict[object, Callable[[], object]] = {}
-        self._may_be_left = True  # instructions: nobody has looked yet
+        self._may_be_left = True  # instructions: the thread has not looked yet
         self._is_to_look = False  # a listener is new, and has not heard of them
         self._look_s = timing.tick_s
         self._look_at = 0.0
-        # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
+        # A daemon, so that a journal that was never closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
 
-    # ── what a database is ────────────────────────────────────────────────────────────────────
+    # ── the database ──────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def _open(self) -> None:
@@ -138,7 +137,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def _pause_after(self, error: Exception) -> float | None:
-        """Seconds after which a work that has failed so is carried out again; ``None``: it has failed."""
+        """Seconds before a work with this error is carried out again; ``None``: it has failed for good."""
 
     @abstractmethod
     def _may_have_changed(self) -> bool:
@@ -146,7 +145,7 @@ class JournalThread(Medium):
 
     @abstractmethod
     def _tidy_up(self) -> None:
-        """Do a little of what tidies the database up: no caller waits at this moment."""
+        """Tidy the database up a little. No caller waits at this moment."""
 
     @abstractmethod
     def _close(self, names: list[str]) -> None:
@@ -184,7 +183,7 @@ class JournalThread(Medium):
         atexit.register(self._close_at_exit)
 
     def _enter(self, user: object) -> bool:
-        """Count one more user. False if the thread has ended, or its medium is not there any more."""
+        """Count one more user. False if the thread has ended, or its medium has gone."""
         with self._lock:
             if self._ended or not self._is_there():
                 return False
@@ -212,12 +211,12 @@ class JournalThread(Medium):
         self._leave(journal, self._timing.linger_s)
 
     async def leave(self, journal: object) -> None:
-        """Count a journal out, and finish what is queued. The last one's leaving closes the database."""
+        """Count a journal out, and finish all queued works. The last one's leaving closes the database."""
         if os.getpid() != self._pid:
             return  # the thread is the parent's
         waiter = Waiter()
         self._leave(journal, 0, waiter)
-        # What is queued was asked for before now. Shielded: the thread's work for a scope ends with it.
+        # Queued works were asked for before now. Shielded, so that they end before the caller's scope.
         with anyio.move_on_after(self._patience_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
@@ -234,7 +233,7 @@ class JournalThread(Medium):
 
         Raises:
             JournalError: It failed, or its commit did.
-            DrivenElsewhereError: The work says so.
+            DrivenElsewhereError: The work raises it itself.
         """
         match job.error:
             case None:
@@ -256,7 +255,7 @@ class JournalThread(Medium):
         return job
 
     def run_unattended(self, work: Work) -> None:
-        """Have the thread carry out a write, with what else it writes or within a tick."""
+        """Have the thread carry out a write, with its other writes or within a tick."""
         job: _Job = Job(work, None)
         with self._lock:
             self._check_open()
@@ -264,7 +263,7 @@ class JournalThread(Medium):
             self._unattended.append(job)
 
     def keep_renewing(self, source: LeaseSource) -> None:
-        """Store the lease of ``source`` whenever it is due, with what else is written or by itself."""
+        """Store the lease of ``source`` whenever it is due, with other writes or by itself."""
         with self._lock:
             self._check_open()
             self._sources[source.lease_id] = source
@@ -309,7 +308,7 @@ class JournalThread(Medium):
         return stop
 
     def tell_watchers(self) -> None:
-        """Tell those who watch that calls may have asked or ended."""
+        """Tell the watchers that calls may have asked or ended."""
         for watcher in list(self._watchers.values()):
             with _logged("questions and ends"):
                 watcher()
@@ -345,11 +344,11 @@ class JournalThread(Medium):
                 self._jobs.put(None)
 
     def _put_barrier(self, waiter: Waiter) -> None:
-        """Have one woken when all is done that is queued by now."""
+        """Have a waiter woken when all jobs that are queued by now are done."""
         self._jobs.put(waiter)
 
     def _close_at_exit(self) -> None:
-        """Write what nobody waits for, even if the interpreter ends before it was time."""
+        """Make the unattended writes, even if the interpreter ends before they were due."""
         with self._lock:
             self._users = WeakSet()
         self._close_if_unused()
@@ -373,21 +372,21 @@ class JournalThread(Medium):
             return
         self._is_open = True
         while not self._try_to_end():
-            ended = self._find_ended()  # before jobs are taken: what these owners have asked for comes first
+            ended = self._find_ended()  # before jobs are taken: the writes of these owners come first
             jobs = self._take()
             has_written = self._do(jobs, ended)
             self._tell_of_others()
             if not (jobs or has_written):
                 self._tidy_up()
         names = [name for _, found in self._find_ended() for name in found]
-        # Those of clients that were dropped, and that nobody therefore gave up.
+        # The leases of clients that were dropped without giving them up.
         with _logged("the leases of this process"):
             names += [lease_id for lease_id, source in self._sources.items() if source.end()]
         self._close(names)
         self._end()
 
     def _refuse_all(self, error: Exception) -> None:
-        """Answer everything with the error of opening, until those who asked have left."""
+        """Answer everything with the error of opening, until all callers have left."""
         while not self._try_to_end():
             jobs = self._take()
             self._take_unattended()
@@ -447,10 +446,10 @@ class JournalThread(Medium):
         return [(source, names) for source, names in found if names]
 
     def _do(self, jobs: list[_Job], ended: list[tuple[LeaseSource, Collection[str]]]) -> bool:
-        """Carry out jobs, and what no caller waits for: writes, repetitions, renewals, releases of ``ended``.
+        """Carry out jobs, repetitions and unattended work: writes, renewals, releases of ``ended``.
 
         Returns:
-            Whether there was anything that no caller waits for.
+            Whether there was unattended work.
         """
         unattended = self._take_unattended()
         again, self._again = self._again, []
@@ -508,7 +507,7 @@ class JournalThread(Medium):
         return list(_due_leases(sources))
 
     def _finish(self, jobs: list[_Job]) -> None:
-        """Wake those who wait for jobs, except for those jobs that are to be carried out again."""
+        """Wake the callers of jobs, but for those jobs that are to be carried out again."""
         now, done, pauses = time.monotonic(), list[_Job](), list[float]()
         for job in jobs:
             may_wait = bool(job.number) and now < job.work.asked_at + self._patience_s
@@ -537,7 +536,7 @@ class JournalThread(Medium):
         self._failing = error is not None
 
     def _tell_of_others(self) -> None:
-        """Tell of what other processes may have written: instructions, questions, ends."""
+        """Tell of possible writes of other processes: instructions, questions, ends."""
         with self._lock:
             if not (self._listeners or self._watchers):
                 return
@@ -560,7 +559,7 @@ class JournalThread(Medium):
 
 
 _THREADS: Final[dict[Hashable, JournalThread]] = {}
-"""The threads of this process, by what tells their media apart."""
+"""The threads of this process, by the keys of their media."""
 
 _threads_lock = threading.Lock()
 
@@ -571,7 +570,7 @@ def _close_unused() -> None:
 
 
 def _make_new_locks() -> None:
-    """In a child of the process nobody would release what another thread held at the fork."""
+    """In a child of the process no thread would release locks that another one held at the fork."""
     global _threads_lock
     _threads_lock = threading.Lock()
     for thread in _THREADS.values():
@@ -579,7 +578,7 @@ def _make_new_locks() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # A child cannot use what its parent has open: SQLite in it would count on locks that it does not have.
+    # A child cannot use its parent's connections: SQLite in it would count on locks that it does not have.
     os.register_at_fork(before=_close_unused, after_in_child=_make_new_locks)
 
 
@@ -598,12 +597,12 @@ def _due_leases(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, L
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
+def _logged(subject: str) -> Iterator[None]:
     """Log an exception of a listener, a lease source or a look, so that the thread goes on."""
     try:
         yield
     except Exception:
-        logger.exception("%s could not be looked after", what)
+        logger.exception("%s could not be looked after", subject)
 
 
 _LOOK: Final = Work(
@@ -615,7 +614,7 @@ _LOOK: Final = Work(
 
 
 def _wake_for(jobs: Iterable[_Job]) -> None:
-    """Wake those who wait for jobs, with one call for each event loop."""
+    """Wake the callers of jobs, with one call for each event loop."""
     _wake(job.waiter for job in jobs if job.waiter is not None)
 
 
@@ -628,7 +627,7 @@ def _wake(waiters: Iterable[Waiter]) -> None:
 
 
 def _wake_in_loop(call_soon: Callable[..., object], waiters: list[Waiter], first: int) -> None:
-    # Both loops say by a RuntimeError that they have closed: nobody waits there any more.
+    # A closed event loop raises RuntimeError. No caller waits in it.
     with suppress(RuntimeError):
         call_soon(_wake_some, call_soon, waiters, first)
 

@@ -29,7 +29,7 @@ __all__ = [
 W = TypeVar("W")
 
 LEASE_STATEMENTS: Final = ("lease_until", "renew")
-"""Of a work that stores a lease."""
+"""The statements of a work that stores a lease."""
 
 Found: TypeAlias = Sequence[Sequence[tuple[Any, ...]]]
 """The rows that each statement of a work returned. A statement that returns none, and has no given rows, has
@@ -54,11 +54,11 @@ class Work:
     """The first column of each row that is returned for the given row."""
 
     touches: tuple[str, ...] = ()
-    """Names of what the row is about. Works that touch the same name are done in their order."""
+    """Names for the subjects of the row. Works that touch the same name are done in their order."""
 
     also: str | None = None
     """A statement that comes before the others, in each execution of which a work has it. It is given the
-    rows of all works of the execution, with NULL for what a row lacks. What it returns is not read."""
+    rows of all works of the execution, with NULL for columns that a row lacks. Its result is not read."""
 
     read: Callable[[Found], Any] = lambda found: None
     """Makes the result. It is called in the thread of the medium, after the commit."""
@@ -80,7 +80,7 @@ class Work:
 
 
 class Job(Generic[W]):
-    """A work, the task that waits for it, and what came of it."""
+    """A work, the task that waits for it, and its result or error."""
 
     __slots__ = ("error", "number", "result", "tried", "waiter", "work")
 
@@ -165,6 +165,6 @@ def renew_lease(lease: Lease) -> Work:
 
 
 def release(names: Iterable[str]) -> Work:
-    """The work that releases what these owners have, and forgets the leases of these names."""
+    """The work that releases the records of these owners, and forgets the leases of these names."""
     escaped = list(map(escape, names))
     return Work(statements=("release", "end_leases"), values={"owners": escaped, "lease_ids": escaped})

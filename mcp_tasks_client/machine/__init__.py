@@ -1,4 +1,4 @@
-"""The life of one call: ``advance(state, event, policy)`` gives the next state and what to do. Pure."""
+"""The life of one call: ``advance(state, event, policy)`` gives the next state and the actions. Pure."""
 
 from __future__ import annotations
 

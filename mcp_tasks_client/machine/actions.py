@@ -17,7 +17,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove what was saved of this call."""
+    """Remove the record of this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell, once per kind, that the server broke the protocol, or of what it may do but hardly means."""
+    """Tell, once per kind, that the server broke the protocol, or did a thing that it hardly means."""
 
     said: str
     is_violation: bool = True

@@ -74,7 +74,7 @@ class ImpossibleEventError(AssertionError):
 def advance_before_task(
     state: Calling | Gathering | OutcomeUnknown, event: ev.Event, policy: PollPolicy
 ) -> Step:
-    """The next state of a call that has no task yet, and what to do, in order.
+    """The next state of a call that has no task yet, and the actions, in order.
 
     Raises:
         ImpossibleEventError: The event cannot happen in this state.
@@ -135,7 +135,7 @@ def _gather(state: Calling, event: ev.InputAsked) -> Step:
     questions, asks = ask_open(find_new((), event.requests, event.now), event.requests)
     gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, failure=None, due_at=0.0)
     if wants_visits:
-        # The same call goes again, with what it was sent with.
+        # The same call goes again, with the same answers and state.
         gathering = replace(gathering, questions=(*_without_urls(gathering.questions), *questions))
     else:
         gathering = replace(gathering, questions=questions, request_state=event.request_state)
@@ -176,7 +176,7 @@ def _gathering(state: Gathering, event: ev.Event) -> Step:
             state = replace(state, questions=questions)
             return state, (act.Save(), *_next_round(state))
         case ev.AnswerUnavailable() if is_answered(state.questions, event.key):
-            return state, ()  # by somebody else
+            return state, ()  # it has an answer
         case ev.AnswerUnavailable():
             return park_unanswered(state, event)
         case ev.CallBegun():
@@ -188,7 +188,7 @@ def _gathering(state: Gathering, event: ev.Event) -> Step:
         case ev.Resumed():
             questions = _without_urls(reopen(state.questions))
             if len(questions) < len(state.questions):
-                # They may have been visited meanwhile, or be out of date. The server says what holds now.
+                # They may have been visited meanwhile, or be out of date. The server tells anew.
                 state = replace(state, round=0)
             questions, asks = ask_open(questions, [q.key for q in questions])
             state = replace(state, questions=questions)

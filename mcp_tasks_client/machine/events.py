@@ -113,7 +113,7 @@ class Notified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollFailed:
-    """A poll failed in a way that may pass."""
+    """A poll failed in a way that may pass. Of the error it has the words, and no status or code."""
 
     why: str
     now: float
@@ -163,7 +163,7 @@ class AnswerReady:
     comes too late."""
 
     held: bool = False
-    """Whether nobody drives the call now. The answer is sent when the call is resumed."""
+    """Whether the call is not driven now. The answer is sent when the call is resumed."""
 
     by_instruction: bool = False
     """Whether the answer was left in the journal, by a person who answered there."""
@@ -177,7 +177,7 @@ class AnswerUnavailable:
     why: str
     cause: BaseException | None = None
     declined: bool = False
-    """Whether somebody was asked, and said no to what cannot be told to the server."""
+    """Whether a person was asked, and said no to a request to which the server takes no refusal."""
 
     refusals: int = 0
     """As in :class:`AnswerReady`."""
@@ -211,7 +211,7 @@ class UpdateRefused:
 
     keys: tuple[str, ...] = field(repr=False)
     words: str
-    """Of the server."""
+    """The words of the server's error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

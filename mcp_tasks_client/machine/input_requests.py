@@ -12,8 +12,8 @@ as many as take five seconds. A server ignores answers that it does not wait for
 
 ``rejected`` becomes ``disputed`` with the next poll, whose snapshot tells whether the server still waits for
 the answer. The first such snapshot sends it again: one of several servers may not have heard of the task. The
-second one, after a second refusal, opens the question again. Some servers refuse what they have taken before.
-So if the reply to any send was lost, the answer stays, and the call parks.
+second one, after a second refusal, opens the question again. Some servers refuse an answer that they have
+taken before. So if the reply to any send was lost, the answer stays, and the call parks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..protocol import JSONObject
 from ..protocol.text import digest
 from .actions import Ask
 from .replacing import replace
-from .states import Question
+from .states import AskedQuestion
 
 __all__ = [
     "MAX_OPEN",
@@ -60,19 +60,19 @@ __all__ = [
     "watch_acknowledged",
 ]
 
-Questions: TypeAlias = tuple[Question, ...]
+Questions: TypeAlias = tuple[AskedQuestion, ...]
 
 MAX_OPEN: Final = 100
 """Questions of one call that may be without an acknowledged answer at once."""
 
 MAX_QUESTIONS: Final = 1000
-"""Questions of one call in all. Each key is remembered, so that nobody is asked twice."""
+"""Questions of one call in all. Each key is remembered, so that no question is asked twice."""
 
 MAX_SIZE: Final = 20_000
 """JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
 
 MAX_REFUSALS: Final = 3
-"""Refused answers to one question after which nobody is asked any more. Others may still answer it."""
+"""Refused answers to one question after which the host is not asked. An inbox may still answer it."""
 
 TOLD_AT_MOST: Final = 500
 """Characters of an error that are kept. A server's, or one of a host's own session, may be of any length."""
@@ -119,13 +119,13 @@ def _is_too_large(requests: JSONObject) -> bool:
     return True
 
 
-def open_question(key: str, request: Any, now: float, waits_from: float = 0.0) -> Question:
+def open_question(key: str, request: Any, now: float, waits_from: float = 0.0) -> AskedQuestion:
     """A question as first seen, at this time."""
-    # A request that is no object is kept as one that nobody can answer, and says so when asked.
+    # A request that is no object is kept as one that no host can answer, and says so when asked.
     asked = request if isinstance(request, dict) else {}
-    return Question(
+    return AskedQuestion(
         key=key,
-        digest=digest(_what_is_asked(request)),
+        digest=digest(_lasting_parts(request)),
         asked_at=now,
         waits_from=waits_from or now,
         request=asked,
@@ -154,13 +154,13 @@ def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
     )
 
 
-def _differs(question: Question, request: Any) -> bool:
+def _differs(question: AskedQuestion, request: Any) -> bool:
     # Comparing is much cheaper than hashing. But NaN differs from itself, and an old request is not kept.
-    return question.request != request and question.digest != digest(_what_is_asked(request))
+    return question.request != request and question.digest != digest(_lasting_parts(request))
 
 
-def _what_is_asked(request: Any) -> Any:
-    """A request without what may differ each time that it is listed: metadata, and the mode of a form."""
+def _lasting_parts(request: Any) -> Any:
+    """A request without the parts that may differ from list to list: metadata, and the mode of a form."""
     params = request.get("params") if isinstance(request, dict) else None
     if not isinstance(params, dict):
         return request
@@ -171,7 +171,7 @@ def _what_is_asked(request: Any) -> Any:
 
 
 def ask_open(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
-    """Mark every open question that the server waits for as ``asking``, and say what to ask."""
+    """Mark every open question that the server waits for as ``asking``, and return the actions that ask."""
     asks = [
         Ask(q.key, q.request or {}, q.refusals)
         for q in questions
@@ -232,7 +232,7 @@ def take_back(questions: Questions, *stages: str) -> Questions:
 
 
 def doubt(questions: Questions) -> Questions:
-    """Nobody hears any more what becomes of the answers that are on their way: the server may take them.
+    """Doubt the answers that are on their way: their replies are lost, and the server may take them.
 
     They have to go again. So has one that was refused and may have been taken: the server may relent.
     """
@@ -268,7 +268,7 @@ def has_lost(before: Questions, watched: Questions) -> bool:
     return any(q.stage == "acknowledged" != w.stage for q, w in zip(before, watched, strict=True))
 
 
-def _watch(question: Question, outstanding: Collection[str], patience: int) -> Question:
+def _watch(question: AskedQuestion, outstanding: Collection[str], patience: int) -> AskedQuestion:
     if question.stage != "acknowledged" or question.answer is None:
         return question
     if question.key not in outstanding:
@@ -311,7 +311,7 @@ def open_refused(questions: Questions, outstanding: Collection[str]) -> Question
     return tuple(_open_refused(q) if q.stage == "disputed" and q.key in outstanding else q for q in questions)
 
 
-def _open_refused(question: Question) -> Question:
+def _open_refused(question: AskedQuestion) -> AskedQuestion:
     match question.earlier:
         case "none":
             return replace(question, stage="answered", earlier="refused")
@@ -327,7 +327,7 @@ def find_disputed(questions: Questions, outstanding: Collection[str]) -> Questio
 
 
 def find_refused(questions: Questions, outstanding: Collection[str]) -> Questions:
-    """Open questions that nobody is asked any more, since so many answers were refused."""
+    """Open questions that the host is not asked again, since too many answers were refused."""
     return tuple(q for q in questions if q.unanswered and q.refusals >= MAX_REFUSALS and q.key in outstanding)
 
 
@@ -336,5 +336,5 @@ def has_undelivered(questions: Questions) -> bool:
     return any(q.stage in ("sending", "unsent") for q in questions)
 
 
-def _is_sent(question: Question, keys: Collection[str]) -> bool:
+def _is_sent(question: AskedQuestion, keys: Collection[str]) -> bool:
     return question.stage == "sending" and question.key in keys

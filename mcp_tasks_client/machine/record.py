@@ -1,4 +1,4 @@
-"""One record per call: what the journal knows of it, and its state as JSON text."""
+"""One record per call, as the journal keeps it, and its state as JSON text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Origin:
 
 
 class TaskReference(TypedDict):
-    """What it takes to find a task again: JSON, for a queue, a database row, another process.
+    """The names by which a task is found again: JSON, for a queue, a database row, another process.
 
     It holds the task ID, with which anybody who can reach the server can act on the task.
     """
@@ -81,13 +81,13 @@ def digest_arguments(arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
-    """What the journal knows of one call.
+    """One call, as the journal knows it.
 
     Times are local wall clock, in seconds since the epoch. ``repr`` shortens the IDs.
     """
 
     record_id: str
-    """Ours, and random. It tells the record from all others of a journal, whatever their scope."""
+    """Ours, and random. It tells the record from all others of a journal, of any scope."""
 
     scope: Scope
     tool: str | None
@@ -100,7 +100,7 @@ class TaskRecord:
     """A text of the host's; of a scope no two records have the same. ``None`` never meets another."""
 
     state: State = field(repr=False)
-    """Where the call stands. A journal keeps it as text, and need not look into it."""
+    """The state of the call. A journal keeps it as text, and need not look into it."""
 
     created_at: float
     """When the call was made; by it records are old or new."""
@@ -153,7 +153,7 @@ class TaskRecord:
 
     @property
     def task_id(self) -> str | None:
-        """The server's task ID. Whoever knows it can act on the task."""
+        """The server's task ID. It is all that is needed to act on the task."""
         task = self.state.task if isinstance(self.state, Observing | Finished) else None
         return task.task_id if task else None
 
@@ -189,7 +189,7 @@ class TaskRecord:
 
     @property
     def pending(self) -> bool:
-        """Whether there is a task to observe, or an outcome that nobody has received yet."""
+        """Whether there is a task to observe, or an outcome that was not received yet."""
         return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
 
     @property

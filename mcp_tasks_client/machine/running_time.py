@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..protocol.task import Task
-from .states import Observing, Question
+from .states import AskedQuestion, Observing
 
 __all__ = ["find_ran_s", "find_took_s", "find_wait_began"]
 
@@ -22,7 +22,7 @@ def find_ran_s(state: Observing, now: float) -> float:
 def find_took_s(state: Observing, now: float) -> float | None:
     """Seconds for which a task ran whose last snapshot shows its end.
 
-    ``None`` where nobody can say: a question had no answer, or one whose time an earlier version of this
+    ``None`` where it is unknown: a question had no answer, or one whose time an earlier version of this
     package did not note.
     """
     if any(question.unanswered or not question.answered_at for question in state.questions):
@@ -33,7 +33,7 @@ def find_took_s(state: Observing, now: float) -> float | None:
 
 
 def find_wait_began(state: Observing, task: Task, now: float) -> float:
-    """When the server began to wait for what a snapshot asks first, by the local wall clock.
+    """When the server began to wait for the first question of a snapshot, by the local wall clock.
 
     That is now, or earlier if the server says that the task has changed before: no client may have looked.
     """
@@ -43,7 +43,7 @@ def find_wait_began(state: Observing, task: Task, now: float) -> float:
     return min(now, state.received_at + age_s)
 
 
-def _asked_s(questions: Sequence[Question], since: float, now: float) -> float:
+def _asked_s(questions: Sequence[AskedQuestion], since: float, now: float) -> float:
     """Seconds in which at least one question had no answer."""
     asked_s, until = 0.0, since
     for begin, end in sorted(

@@ -15,12 +15,12 @@ from ..protocol.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AskedQuestion:
     """One of the server's input requests, from first sight to acknowledgement."""
 
     key: str = field(repr=False)  # may contain the task ID
     digest: str
-    """Of the request as first seen: the same key must never mean something else."""
+    """The digest of the request as first seen: the same key must never mean something else."""
 
     asked_at: float = 0.0
     """Local wall clock, seconds, when it was first seen; 0 in the records of earlier versions."""
@@ -47,7 +47,7 @@ class Question:
     """Snapshots since the first acknowledgement that show the server still asking."""
 
     earlier: Literal["none", "refused", "unknown"] = "unknown"
-    """What became of the sends of the answer before the last one. ``unknown``: the server may have taken the
+    """The fate of the sends of the answer before the last one. ``unknown``: the server may have taken the
     answer, so that no other one is ever sent. Records of earlier versions do not say."""
 
     refusals: int = 0
@@ -67,7 +67,7 @@ class LastFailure:
     """Why a task is not seen, or a call not begun: the requests that have failed since one got through."""
 
     message: str
-    """What the last of them failed with."""
+    """The error of the last of them."""
 
     count: int
     """How many have failed, one after the other."""
@@ -87,7 +87,7 @@ class Gathering:
     kind: Literal["gathering"] = "gathering"
     round: int
     request_state: str | None
-    questions: tuple[Question, ...]
+    questions: tuple[AskedQuestion, ...]
     again: bool = False
     failure: LastFailure | None = None
     """The refusals for want of a slot, one after the other."""
@@ -109,7 +109,7 @@ class Calling:
     """From where this round was sent, to go on there should the server refuse it unread."""
 
     again: bool = False
-    """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""
+    """The reply to an earlier one was lost: the tool may have run, also if this one is refused."""
 
     cancel_wanted: bool = False
     """The host wants the call cancelled. ``tasks/cancel`` is sent as soon as there is a task."""
@@ -150,25 +150,25 @@ class Observing:
 
     ttl_ms: float | None = None
     session_data: str | None = field(default=None, repr=False)
-    """What the session needs to reach the task, beyond its ID. Opaque here; it may be a credential."""
+    """The session's own data to reach the task, beyond its ID. Opaque here; it may be a credential."""
 
     unchanged: int = 0
     """Unchanged snapshots in a row. Without a hint the waits grow with them."""
     failure: LastFailure | None = None
-    """What keeps the task from being seen. Each one more doubles the wait."""
+    """The failure that keeps the task from being seen. Each one more doubles the wait."""
     missing: bool = False
     """Whether the last poll was answered as if the server did not know the task. A second one decides."""
 
     looks: int = 0
     """Early looks since the task began; see :meth:`PollPolicy.eager`."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[AskedQuestion, ...] = ()
     cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()
     """Kinds of protocol violations already reported."""
 
     @property
     def outstanding(self) -> JSONObject:
-        """What the server waits for, by the latest snapshot: its requests by their keys."""
+        """The requests that the server waits for, by their keys, in the latest snapshot."""
         return (self.task.input_requests or {}) if self.task.status == "input_required" else {}
 
 
@@ -233,6 +233,6 @@ class Finished:
 State: TypeAlias = Calling | Gathering | OutcomeUnknown | Observing | Finished
 
 
-def questions_of(state: State) -> tuple[Question, ...]:
+def questions_of(state: State) -> tuple[AskedQuestion, ...]:
     """The server's questions that a call knows of, answered or not."""
     return state.questions if isinstance(state, Gathering | Observing) else ()

@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-One call is one machine. ``advance(state, event, policy)`` says what a state becomes when
-something happened and what has to be done about it; nothing here does anything itself. Events
-carry the time and the jitter, so a history can be replayed exactly.
+One call is one machine. ``advance(state, event, policy)`` gives the state that follows an event, and the
+actions to be done; nothing here does anything itself. Events carry the time and the jitter, so a history can
+be replayed exactly.
 
 ::
 
@@ -22,17 +22,17 @@ none of them ever waits for another:
   failure sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
-  of the task. Answers go together, and only to what the latest snapshot asks. An answer that is
+  of the task. Answers go together, and only to questions of the latest snapshot. An answer that is
   acknowledged goes again, ever more seldom, while snapshots go on to list its question. A refused answer is
   ``rejected``: not an error yet, since the task may have moved on. If it is refused twice, and a snapshot
   that was asked for after each refusal still asks, the question opens again;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
-  polling; what did not get through is sent again with the next poll. A cancellation that comes before
-  there is a task is remembered in ``Calling`` and sent when there is one.
+  polling; a request that did not get through is sent again with the next poll. A cancellation that comes
+  before there is a task is remembered in ``Calling`` and sent when there is one.
 
 Rules that hold for every step, and that the tests check on every step of every history:
 
-1. ``Save`` stands before every action that relies on what changed. An action before its
+1. ``Save`` stands before every action that relies on the change. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
    ``SendAnswers`` has a ``Save`` in its own step: an owner that was overtaken may hold an answer that was
    refused meanwhile, and must not send it.
@@ -121,7 +121,7 @@ _PATIENCE: Final = 5
 
 
 def advance(state: State, event: ev.Event, policy: PollPolicy) -> Step:
-    """The next state, and what to do, in order.
+    """The next state, and the actions, in order.
 
     Raises:
         ImpossibleEventError: The event cannot happen in this state.
@@ -199,7 +199,7 @@ def _observing(state: Observing, event: ev.Event, policy: PollPolicy) -> Step:
             state, send = _send_answers(state, event.now)
             return state, (act.Save(), *send)
         case ev.AnswerUnavailable() if is_answered(state.questions, event.key, event.refusals):
-            return state, ()  # by somebody else
+            return state, ()  # it has an answer
         case ev.AnswerUnavailable():
             if state.cancel != "no" or event.key not in state.outstanding:
                 # This answer is of no use any longer.
@@ -267,7 +267,7 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
         )
     excess = find_excess(state.questions, task.input_requests or {})
     if excess is not None:
-        # Not taken into the state, so that the journal does not grow with what a server makes up.
+        # Not taken into the state, so that the journal does not grow with a server's inventions.
         task = task.model_copy(update={"input_requests": None})
     reports = {} if seed else _violations(seen, task)
     if not task.known_status:
@@ -300,7 +300,7 @@ def _observe(state: Observing, event: ev.Observed, policy: PollPolicy, *, seed: 
         if requests is None and excess is None and not seed:
             reports["no_input_requests"] = "input_required came without inputRequests"
         elif requests == {} and state.unchanged >= _PATIENCE:
-            # Servers of an older version may have sent it to somebody else, or on a stream that broke.
+            # Servers of an older version may have sent it to another client, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
         # A host that gave the task up is spared its questions.
         if state.cancel == "no":
@@ -353,7 +353,7 @@ def _matters(before: Observing, after: Observing) -> bool:
 
 
 def _attend_to_questions(state: Observing, now: float, actions: tuple[act.Action, ...]) -> Step:
-    """Ask what is open, send what is answered; park where neither can go on."""
+    """Ask the open questions, send the answers; park where neither can go on."""
     watched = watch_acknowledged(state.questions, state.outstanding, state.wait_s)
     if has_lost(state.questions, watched) and "answer_lost" not in state.reported:
         state = replace(state, reported=(*state.reported, "answer_lost"))
@@ -392,7 +392,7 @@ def _notify(state: Observing, event: ev.Notified) -> Step:
     if outcome is not None:
         state = replace(state, task=task)
         return _finish(_timed(outcome, state, event.now), state)
-    # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
+    # An end without its outcome is not believed, nor a snapshot that may be older than the last one.
     if task.terminal or seen.terminal or task.older_than(seen):
         return state, ()
     state, saved = _keep_session_data(state, event)
@@ -428,7 +428,7 @@ def _look_again(
     saved: bool = False,
     first: bool = False,
 ) -> tuple[Observing, tuple[act.Action, ...]]:
-    """Report what there is to report, and set the next poll at the server's pace."""
+    """Report the new violations, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
     told = tuple(map(act.Report, fresh.values()))
     if state.task.status == "working" and _PAST_TTL not in state.reported:
@@ -465,7 +465,7 @@ def _fail(
 
 
 def _resume(state: Observing, event: ev.Resumed, policy: PollPolicy) -> Step:
-    """Take up a call: send what is answered, and keep the pace that was set. The next snapshot asks."""
+    """Take up a call: send the answers, and keep the pace that was set. The next snapshot asks."""
     questions = reopen(doubt(state.questions))
     state = _doubt_cancel(replace(state, questions=questions))
     state = due_after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
@@ -482,7 +482,7 @@ def _resume(state: Observing, event: ev.Resumed, policy: PollPolicy) -> Step:
 
 
 def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[act.Action, ...]]:
-    """Send what is ready, unless the server is to be left alone. The next tick tries again."""
+    """Send the answers that are ready, unless the server is to be left alone. The next tick tries again."""
     if not state.questions:
         return state, ()
     ready = collect_answers(state.questions, state.outstanding)

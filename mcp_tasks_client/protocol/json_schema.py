@@ -62,7 +62,7 @@ _MOST_EXPLAINED: Final = 2_000
 """Visits after which a mismatch in alternatives is not explained: each could become an error of its own."""
 
 _REGEX_BYTES: Final = 2**16
-"""Bytes of a compiled pattern. What would be larger cannot be read."""
+"""Bytes of a compiled pattern. A larger one cannot be read."""
 
 _STEPS_TO_COMPILE_PATTERN: Final = 160_000
 _STEPS_TO_COMPILE_CHARACTER: Final = 700
@@ -81,7 +81,7 @@ _ALL_BELOW: Final = (
     *("patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
     *("items", "additionalItems", "unevaluatedItems", "contains"),
 )
-"""Keywords with subschemas: for the same value, for what is inside of it, and of those only one each."""
+"""Keywords with subschemas: for the same value, for values inside of it, and of those only one each."""
 
 SUBSCHEMAS: Final = (*_IN_PLACE, *_ONE_BELOW, *_ALL_BELOW, "contentSchema", "$defs", "definitions")
 """All keywords with subschemas. Data that looks like a schema (``default``, ``enum``, …) is none."""
@@ -101,7 +101,7 @@ class UnusableSchemaError(ValueError):
 
 
 class TooCostlyError(UnusableSchemaError):
-    """The value cannot be checked within bounds. The message says what is too large."""
+    """The value cannot be checked within bounds. The message names the part that is too large."""
 
 
 def find_mismatch(
@@ -110,7 +110,7 @@ def find_mismatch(
     max_steps: int = INLINE_STEPS,
     pass_over: Callable[[str], object] = lambda pattern: None,
 ) -> str | None:
-    """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
+    """The mismatch of ``value`` and ``schema``: one printable line without the value; ``None`` if they match.
 
     Formats are not checked. A pattern that cannot be read says nothing about the value: one that only
     JavaScript reads, or one with look-around or back-references, which cannot be matched in linear time.
@@ -198,7 +198,7 @@ def _levels(value: Any, most: int, name: str) -> _Levels:
 def _check_document(schema: JSONObject, max_steps: int) -> None:
     """Refuse a schema whose size, patterns or ways of referring cannot be bounded.
 
-    A nested ``$id`` changes what the references below it mean.
+    A nested ``$id`` changes the meaning of the references below it.
     """
     identifier = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
     names = set[str]()

@@ -1,4 +1,4 @@
-"""The params of the requests that we send, exactly as the protocol has them. Pure."""
+"""The params of the requests that we send, ``_meta`` included, exactly as the protocol has them. Pure."""
 
 from __future__ import annotations
 

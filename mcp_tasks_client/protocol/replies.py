@@ -52,7 +52,7 @@ class Created:
 
     task: Task
     session_data: str | None = None
-    """What the session needs to reach this task again, beyond its ID. Opaque to the caller."""
+    """The session's own data to reach this task again, beyond its ID. Opaque to the caller."""
 
 
 CallReply: TypeAlias = Returned | InputRequired | Created
@@ -118,7 +118,7 @@ def reply_fields(reply: Reply) -> JSONObject:
 def read_rpc_error(raw: object) -> RpcError:
     """The JSON-RPC error in ``raw``. Parts that are missing or of another type become empty.
 
-    Where there is no message, what came in its place is the message, bounded.
+    Where there is no message, the value in its place is the message, bounded.
     """
     error: JSONObject = raw if isinstance(raw, dict) else {}
     message = error.get("message")

@@ -1,4 +1,4 @@
-"""A task as a server describes it.
+"""A task as a server describes it: its status, and how each field is read.
 
 Reading follows one rule: a defect in an optional field never costs the task ID. A hint or a
 time-to-live that makes no sense counts as absent, a status that we do not know is kept as it
@@ -102,14 +102,14 @@ _OPTIONAL: Final[Mapping[str, Callable[[object], Any]]] = {
     "error": lambda value: value if isinstance(value, dict) else {"message": excerpt(value)},
     "requestState": read_state,
 }
-"""How each optional field of a task is read; what the reader makes ``None`` of counts as absent."""
+"""How each optional field of a task is read; a field that is read as ``None`` counts as absent."""
 
 
 class Task(BaseModel):
     """One snapshot of a task, as the server described it.
 
     Unknown fields are kept in ``model_extra``; :meth:`to_wire` gives all of them back.
-    ``repr`` shortens the task ID, because whoever knows it can act on the task.
+    ``repr`` shortens the task ID, because it is all that is needed to act on the task.
 
     Source: Tasks extension, "Tasks" (``Task`` and ``DetailedTask``).
     """
@@ -120,7 +120,7 @@ class Task(BaseModel):
     """The server's identifier, compared byte for byte."""
 
     status: str = Field(min_length=1)
-    """One of :data:`TaskStatus`, or whatever newer word the server used."""
+    """One of :data:`TaskStatus`, or a newer word of the server's."""
 
     status_message: str | None = None
     """The server's words about the current state; may be shown to a person or a model."""
@@ -144,7 +144,7 @@ class Task(BaseModel):
     """The final result as it came, in ``completed``."""
 
     error: JSONObject | None = None
-    """The JSON-RPC error as it came, in ``failed``. Of what is no object, the beginning is the message."""
+    """The JSON-RPC error as it came, in ``failed``. If it is no object, its beginning is the message."""
 
     request_state: str | None = None
     """Opaque text of an earlier draft that some servers still send; echoed in later requests."""
@@ -156,7 +156,7 @@ class Task(BaseModel):
 
     @property
     def immediate_response(self) -> str | None:
-        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        """The server's words for the model while the task goes on; ``None`` if there are none."""
         meta = (self.model_extra or {}).get("_meta")
         return _text(meta.get(_IMMEDIATE_RESPONSE)) if isinstance(meta, dict) else None
 

@@ -17,7 +17,7 @@ from . import MalformedError
 __all__ = ["digest", "excerpt", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
 
 LONGEST_EXCERPT: Final = 1000
-"""Characters that are kept of what a server sent in place of a text, at most."""
+"""Characters that are kept of a value that a server sent in place of a text, at most."""
 
 LONGEST_QUOTE: Final = 300
 """Characters of foreign text that one message quotes, at most."""
@@ -42,7 +42,7 @@ def quote(text: str, task_id: str | None = None) -> str:
 
 
 def excerpt(value: object) -> str:
-    """What a server sent in place of a text, as one of bounded length: a text as it is, all else as JSON."""
+    """A server's value as a text of bounded length: a text as it is, all else as JSON."""
     return (value if isinstance(value, str) else json.dumps(value))[:LONGEST_EXCERPT]
 
 

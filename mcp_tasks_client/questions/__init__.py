@@ -1,1 +1,1 @@
-"""The questions of servers: which answers fit, who gives them, and the question as anybody may see it."""
+"""The questions of servers: their kinds, their answers, the host's callbacks, and the question in public."""

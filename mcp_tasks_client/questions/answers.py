@@ -36,10 +36,10 @@ ParamsT = TypeVar("ParamsT", bound=BaseModel)
 
 
 class NoAnswerError(Exception):
-    """A question got no answer that can be sent. The message says why, and what would help.
+    """A question got no answer that can be sent. The message has the reason and a remedy.
 
     Attributes:
-        refusal: The error that the host wants to be said instead; ``None`` if it said nothing of the kind.
+        refusal: The host's own error, to be sent instead; ``None`` if the host gave none.
     """
 
     def __init__(self, message: str, refusal: RpcError | None = None) -> None:
@@ -73,7 +73,7 @@ def fit_answer(request: JSONObject, answer: JSONObject) -> JSONObject:
     Both are in their form on the wire.
 
     Raises:
-        NoAnswerError: It does not fit. The message says what is wrong, and quotes nothing of the answer.
+        NoAnswerError: It does not fit. The message says where, and quotes nothing of the answer.
     """
     if not _is_encodable(answer):
         raise NoAnswerError("the answer holds half of a character (a surrogate)")
@@ -124,7 +124,7 @@ def fill_form(content: JSONObject, form: ElicitRequestFormParams) -> JSONObject:
 
 
 def check_form(content: JSONObject, form: ElicitRequestFormParams) -> str | None:
-    """Why the content of a form does not match its schema; ``None`` if it does.
+    """The mismatch of a form's content and its schema, in words; ``None`` if there is none.
 
     Raises:
         NoAnswerError: The schema cannot be used.
@@ -151,7 +151,7 @@ def dump_answer(result: BaseModel) -> JSONObject:
     Raises:
         ValueError: It has no JSON form.
     """
-    # Through text, since what has no JSON form could be neither journaled nor sent.
+    # Through text, since an answer without a JSON form could be neither journaled nor sent.
     dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
     answer: Any = json.loads(json.dumps(dumped, allow_nan=False))
     assert isinstance(answer, dict)
@@ -161,7 +161,7 @@ def dump_answer(result: BaseModel) -> JSONObject:
 
 
 def _is_encodable(answer: JSONObject) -> bool:
-    # If not, journaled it would break every client that cannot send it, again and again.
+    # An answer that cannot be sent would, once journaled, break every client that takes it up.
     return is_encodable(json.dumps(answer, ensure_ascii=False))
 
 

@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputContext:
-    """What a question is about; the first argument of every callback."""
+    """The call and the task that a question is about; the first argument of every callback."""
 
     tool: str | None
     """The tool that asks; ``None`` for a task that was attached by its bare ID."""
@@ -64,20 +64,20 @@ class InputContext:
     """The latest snapshot; ``None`` if the server asks before there is a task."""
 
     label: str | None = None
-    """What the call is about, for people, as whoever made it has said."""
+    """The caller's short text about the call, for people."""
 
     question: Question | None = None
-    """The same question for whoever answers it later; ``None`` if it belongs to no call of this client.
+    """The same question, for a later answer; ``None`` if it belongs to no call of this client.
 
     Its methods are awaited. In a callback of a :class:`BlockingTasksClient` that is a plain function it is a
     :class:`BlockingQuestion`.
     """
 
     idempotency_key: str | None = None
-    """Of the call."""
+    """The idempotency key of the call."""
 
     reference: TaskReference | None = field(default=None, repr=False)
-    """Of the call, for :meth:`TasksClient.attach`; ``None`` as above."""
+    """The call's reference, for :meth:`TasksClient.attach`; ``None`` as above."""
 
     context: CallContext | None = field(default=None, repr=False)
     """The context of the call, where the way in serves a host's requests. Of no use to a callback."""
@@ -92,8 +92,7 @@ ElicitationCallback: TypeAlias = (
 )
 """Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params.
 
-It returns ``None`` to leave the question to whoever answers it later. ``"later"``
-leaves every question."""
+It returns ``None`` to leave the question for a later answer. ``"later"`` leaves every question."""
 
 SamplingCallback: TypeAlias = (
     Callable[[Any, CreateMessageRequestParams], Awaitable[_Sampled] | _Sampled] | Literal["later"]
@@ -121,14 +120,14 @@ class Inputs(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> JSONObject:
-        """The client capabilities to declare: only what can really be answered."""
+        """The client capabilities to declare: only for kinds that can really be answered."""
 
     @abstractmethod
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
-        """The answer to one input request, in its form on the wire; ``None`` if somebody answers it later.
+        """The answer to one input request, in its form on the wire; ``None`` if it is answered later.
 
         Raises:
-            NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
+            NoAnswerError: There is none that could be sent. ``__cause__`` is the callback's own error.
         """
 
     async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
@@ -151,9 +150,9 @@ class Inputs(ABC):
 class Callbacks(Inputs):
     """The host's own callbacks, plain functions or coroutine functions.
 
-    A plain function runs in a thread of its own, since it may well wait for somebody to type. If the
-    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used. It
-    does not keep the process from ending.
+    A plain function runs in a thread of its own, since it may wait for a person to type. If the caller stops
+    waiting meanwhile, the thread is left to itself, and its answer is not used. It does not keep the process
+    from ending.
 
     Attributes:
         elicitation: As given; ``"later"`` is a function that answers nothing.
@@ -182,7 +181,7 @@ class Callbacks(Inputs):
         return {kind.name: kind.capability for kind in KINDS.values() if getattr(self, kind.name) is not None}
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
-        """Ask the callback for this kind of request, and check what it returns."""
+        """Ask the callback for this kind of request, and check its answer."""
         params, kind = read_params(request), KINDS[request["method"]]
         if isinstance(params, ElicitRequestFormParams):
             # A schema that cannot be used is refused before anybody is asked. This loads the validator too,

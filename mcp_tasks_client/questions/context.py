@@ -1,4 +1,4 @@
-"""The context of a call: that which one caller has and every request for the call needs."""
+"""The context of a call: a value of its caller that goes with every request for the call."""
 
 from __future__ import annotations
 

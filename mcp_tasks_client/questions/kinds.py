@@ -1,4 +1,4 @@
-"""The kinds of questions that a server asks: one entry each, which everybody else reads. Pure.
+"""The kinds of questions that a server asks: one entry each, which all other modules read. Pure.
 
 A fourth kind is a fourth entry, its classes in the two aliases, and a callback that the public classes take.
 """
@@ -43,7 +43,7 @@ QuestionParams: TypeAlias = (
 """The params of a question, in the SDK's classes."""
 
 Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
-"""What a question can be answered with, in the SDK's classes."""
+"""The answer to a question, in the SDK's classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Kind:
 
     method: str
     name: str
-    """Of the client capability that declares it, and of the callback that answers it."""
+    """The name of the client capability that declares it, and of the callback that answers it."""
 
     capability: JSONObject
     """The capability, where a callback answers everything of the kind."""

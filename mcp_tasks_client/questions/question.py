@@ -64,7 +64,7 @@ class ShownQuestion:
     """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
 
     record_id: str
-    """Of the call."""
+    """The ID of the call's record."""
 
     endpoint: str
     """The server's name in the journal."""
@@ -76,13 +76,13 @@ class ShownQuestion:
     """The tool that asks; ``None`` for a task that was attached by its bare ID."""
 
     label: str | None
-    """What the call is about, for people, as whoever made it has said."""
+    """The caller's short text about the call, for people."""
 
     method: str
     """``elicitation/create``, ``sampling/createMessage`` or ``roots/list``."""
 
     params: QuestionParams | None
-    """What is asked, in the SDK's class; ``None`` where the server sent none, or none that could be read."""
+    """The server's params, in the SDK's class; ``None`` if there are none, or none that could be read."""
 
     asked_at: float
     """When the question was first seen, in seconds since the epoch."""
@@ -91,7 +91,7 @@ class ShownQuestion:
     """When the time-to-live of the task has passed, likewise; ``None`` if it has none."""
 
     idempotency_key: str | None = None
-    """Of the call; ``None`` if it has none."""
+    """The idempotency key of the call; ``None`` if it has none."""
 
     refused: str | None = None
     """The server's words, shortened, if it has refused the last answer; ``None`` if it has refused none."""
@@ -118,7 +118,7 @@ def _detached(kind: type[ShownQuestion], shown: dict[str, Any]) -> ShownQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(ShownQuestion):
-    """A question that waits for an answer, of whichever call, driven wherever.
+    """A question that waits for an answer, of any call, driven by any process.
 
     It can be kept, pickled and shown. :meth:`answer` needs the client or the inbox that it came from to be
     open; elsewhere use ``question_id`` with :meth:`TasksClient.answer`.
@@ -127,16 +127,16 @@ class Question(ShownQuestion):
     _takes: TakesAnswers | None = field(default=None, repr=False, compare=False)
 
     async def answer(self, answer: Answer) -> None:
-        """Answer the question. Returns when the answer is committed; whoever drives the call sends it.
+        """Answer the question. Returns when the answer is committed; the driver of the call sends it.
 
         Args:
             answer: The result of the kind that the question asks for.
 
         Raises:
             InvalidAnswerError: The answer does not fit the question. Nothing was committed.
-            AlreadyAnsweredError: Somebody was faster. Nothing was committed.
-            QuestionWithdrawnError: Nobody waits for an answer any more, or the call is being cancelled. The
-                answer is not sent.
+            AlreadyAnsweredError: The question has an answer. Nothing was committed.
+            QuestionWithdrawnError: The server does not wait for an answer, or the call is being cancelled.
+                The answer is not sent.
             JournalError: The answer could not be committed.
             TasksClientError: The question was pickled, or its client is closed.
         """
@@ -178,7 +178,7 @@ def to_wire(answer: Answer) -> JSONObject:
     """An answer in its form on the wire.
 
     Raises:
-        InvalidAnswerError: It is none, or has no such form.
+        InvalidAnswerError: It is no answer, or has no JSON form.
     """
     if not isinstance(answer, Answer):
         raise InvalidAnswerError(
@@ -193,10 +193,10 @@ def to_wire(answer: Answer) -> JSONObject:
         raise InvalidAnswerError(f"The answer has no JSON form: {error}.") from None
 
 
-# ── which questions there are ─────────────────────────────────────────────────────────────────────
+# ── the open questions ────────────────────────────────────────────────────────────────────────────
 
 
-def question_id(record_id: str, asked: states.Question) -> str:
+def question_id(record_id: str, asked: states.AskedQuestion) -> str:
     """The public name of a question. One that a call asks anew under the same key has another name.
 
     So has one that opens again, since the first answer to each name counts.
@@ -207,7 +207,7 @@ def question_id(record_id: str, asked: states.Question) -> str:
     return f"{record_id}-{digest(named)[:_ID_DIGITS]}"
 
 
-def asked_under(record: TaskRecord, key: str) -> states.Question | None:
+def asked_under(record: TaskRecord, key: str) -> states.AskedQuestion | None:
     """The question of a call that has this key of the server's, answered or not."""
     return next((q for q in states.questions_of(record.state) if q.key == key), None)
 
@@ -238,7 +238,7 @@ def open_questions(
             yield _read(record, asked, name, takes)
 
 
-def words_of_refusal(record: TaskRecord, asked: states.Question) -> str | None:
+def words_of_refusal(record: TaskRecord, asked: states.AskedQuestion) -> str | None:
     """The server's words when it refused the last answer to a question, as people may read them."""
     return quote(asked.refusal, record.task_id) if asked.refusals else None
 
@@ -251,7 +251,7 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
     """
     if not list(open_questions(record, takes)):
         return []
-    # In this order, for what is heeded meanwhile is part of the record then.
+    # In this order: an instruction that is heeded meanwhile is then part of the record.
     left = [instruction.name for instruction in await journal.instructions(record.record_id)]
     known = await journal.by_id(record.record_id)
     return unanswered(Asking(known or record, left), takes)
@@ -262,7 +262,7 @@ def unanswered(asking: Asking, takes: TakesAnswers) -> list[Question]:
     return [] if CANCEL in asking.left else list(open_questions(asking.record, takes, asking.left))
 
 
-def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
+def _read(record: TaskRecord, asked: states.AskedQuestion, name: str, takes: TakesAnswers | None) -> Question:
     request = asked.request or {}
     params: QuestionParams | None = None
     with suppress(NoAnswerError):  # told to the first that answers it
@@ -284,8 +284,8 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
     )
 
 
-def _waiting(record: TaskRecord) -> list[states.Question]:
-    """The questions that anybody may still answer."""
+def _waiting(record: TaskRecord) -> list[states.AskedQuestion]:
+    """The questions that can still be answered."""
     match record.state:
         case states.Gathering(questions=questions):
             return [q for q in questions if q.unanswered]
@@ -298,7 +298,9 @@ def _waiting(record: TaskRecord) -> list[states.Question]:
 # ── answers as instructions ───────────────────────────────────────────────────────────────────────
 
 
-def answer_instruction(record_id: str, asked: states.Question, answer: JSONObject, at: float) -> Instruction:
+def answer_instruction(
+    record_id: str, asked: states.AskedQuestion, answer: JSONObject, at: float
+) -> Instruction:
     """The instruction to send an answer."""
     return Instruction(question_id(record_id, asked), json.dumps(answer, sort_keys=True), at)
 
@@ -306,7 +308,7 @@ def answer_instruction(record_id: str, asked: states.Question, answer: JSONObjec
 def as_heeded(instruction: Instruction) -> Instruction:
     """The instruction as it stands once it was heeded: instead of an answer, which is private, its digest.
 
-    By the digest a person who was cut off learns whose answer it was.
+    By the digest a person who was cut off learns whether the answer was the person's own.
     """
     if instruction.heeded:
         return instruction
@@ -317,7 +319,7 @@ def as_heeded(instruction: Instruction) -> Instruction:
     return instruction._replace(body=body, heeded=True)
 
 
-def find_instructed(record: TaskRecord, name: str) -> states.Question | None:
+def find_instructed(record: TaskRecord, name: str) -> states.AskedQuestion | None:
     """The question that an instruction answers; ``None`` if it needs no answer."""
     questions = states.questions_of(record.state)
     return next((q for q in questions if q.unanswered and question_id(record.record_id, q) == name), None)
@@ -352,15 +354,15 @@ async def leave_answer(
 
 
 async def _check_not_cancelled(journal: Journal, record_id: str, name: str) -> None:
-    """See that no wish to cancel the call came before the answer that was just left.
+    """Check that no wish to cancel the call came before the answer that was just left.
 
     The driver heeds the two in the order in which they were left. It sends no answer after a wish to cancel.
 
     Raises:
-        QuestionWithdrawnError: One came before it.
+        QuestionWithdrawnError: Such a wish came before it.
         JournalError: The journal could not be read.
     """
-    # In this order, for what is heeded meanwhile is part of the record then.
+    # In this order: an instruction that is heeded meanwhile is then part of the record.
     left = [one.name for one in await journal.instructions(record_id)]
     record = await journal.by_id(record_id)
     is_first = CANCEL in left and name in left[left.index(CANCEL) :]
@@ -382,7 +384,7 @@ def _is_unsent(record: TaskRecord, name: str) -> bool:
 
 def check_open(
     record: TaskRecord | None, name: str, answer: JSONObject
-) -> tuple[states.Question, JSONObject]:
+) -> tuple[states.AskedQuestion, JSONObject]:
     """The question with this ``question_id``, and the answer to send, if it is open and the answer fits it.
 
     Raises:
@@ -413,7 +415,7 @@ def check_open(
     return asked, answer
 
 
-def _was_named(record_id: str, asked: states.Question, name: str) -> bool:
+def _was_named(record_id: str, asked: states.AskedQuestion, name: str) -> bool:
     """Whether a question had that name before one of its answers was refused."""
     return any(name == question_id(record_id, replace(asked, refusals=n)) for n in range(asked.refusals))
 

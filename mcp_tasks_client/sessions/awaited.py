@@ -58,7 +58,7 @@ class Awaited:
                 await waiting.came.wait()
         finally:
             del self._waiting[request_id]
-            if waiting.reply is None and not waiting.is_unread:  # it may come late, and is nobody else's
+            if waiting.reply is None and not waiting.is_unread:  # it may come late, and is no other's
                 self._given_up[request_id] = None
                 if len(self._given_up) > _MAX_GIVEN_UP:
                     del self._given_up[next(iter(self._given_up))]
@@ -67,7 +67,7 @@ class Awaited:
         return waiting.reply
 
     def take(self, request_id: object, reply: Reply | None) -> bool:
-        """Take the reply to a request, also if nobody waits for it any more.
+        """Take the reply to a request, also if its caller has stopped waiting.
 
         Args:
             request_id: As the reply names it.
@@ -93,6 +93,6 @@ class Awaited:
         return next(iter(self._waiting)) if len(self._waiting) == 1 else None
 
     def end(self) -> None:
-        """Have nobody wait any more: the connection is gone."""
+        """End all waiting: the connection is gone."""
         for waiting in self._waiting.values():
             waiting.came.set()

@@ -1,21 +1,21 @@
-"""The contract of a session: what can be asked of one endpoint, and what its tools look like.
+"""The contract of a session: the requests that one endpoint can be sent, and its tools.
 
 A session knows the wire and nothing of time: it neither polls nor repeats a request. It remembers no
 task, unless the version has questions that come by themselves. The versions of the protocol, and the ways
 of reaching a server, differ only behind it.
 
-Every request raises :class:`SessionError` or a subclass. What has no form on the wire is a
-:class:`ValueError` or a :class:`TypeError`. Of the former:
+Every request raises :class:`SessionError` or a subclass. A value without a form on the wire is a
+:class:`ValueError` or :class:`TypeError`. Of the former:
 
 - ``retryable`` says whether the same request may succeed later (a time-out, a 5xx, a 429);
 - ``not_executed`` says that the server surely did nothing with the request, so that a
   ``tools/call`` can be forgotten instead of being remembered as of unknown outcome;
 - ``code``, ``remote_message`` and ``data`` are set where the server answered a JSON-RPC error.
 
-A *context* is what the caller of a tool brings along, such as the request of a host. It comes with each
-request that is made for the sake of a call, down to the transport. It is opaque to the engine and to every
-session, and is never journaled: only who makes calls with a context, and gives the session its transport,
-knows what it is.
+A *context* is a value of the caller of a tool, such as the request of a host. It comes with each request that
+is made for the sake of a call, down to the transport. It is opaque to the engine and to every session, and is
+never journaled: only the way in that makes calls with a context, and gives the session its transport, can
+read it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REFUSED_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32020, -32021
 method, invalid params, header mismatch, missing capability (now and formerly), unknown version."""
 
 GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
-"""HTTP statuses of what stands before a server. Whatever else they come with, it need not be the server's."""
+"""HTTP statuses of gateways before a server. A body that comes with one need not be the server's."""
 
 OTHER_VERSION: Final = "another version: "
 """Begins the ``session_data`` of a session of another version, which must not reach a server as
@@ -111,7 +111,7 @@ class ToolCall:
     """Told of each notification that comes before the reply, where the session can hear any."""
 
     context: CallContext | None = field(default=None, repr=False, compare=False)
-    """Of the caller; a session passes it to its transport and reads nothing of it."""
+    """The caller's context; a session passes it to its transport and reads nothing of it."""
 
     label: str | None = field(default=None, compare=False)
     """A short text for people, which is not sent."""
@@ -119,14 +119,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """What a session needs to reach a task."""
+    """A task, as a session is asked for it."""
 
     task_id: str = field(repr=False)
     session_data: str | None = field(default=None, repr=False)
-    """What the session said of the task last, in :class:`Snapshot` or ``Created``. Opaque to others."""
+    """The session's own data, from the last :class:`Snapshot` or ``Created``. Opaque to others."""
 
     context: CallContext | None = field(default=None, repr=False, compare=False)
-    """Of the newest caller that waits; a session passes it to its transport and reads nothing of it."""
+    """The context of the newest caller that waits; a session passes it to its transport unread."""
 
     before_send: BeforeSend | None = field(default=None, repr=False, compare=False)
     """To be awaited right before the request may reach the server, after a wait for its turn. Its exceptions
@@ -139,7 +139,7 @@ class Snapshot:
 
     task: Task
     session_data: str | None = field(default=None, repr=False)
-    """Kept with the record, and given back in :class:`TaskRef`. ``None`` leaves what is kept as it is."""
+    """Kept with the record, and given back in :class:`TaskRef`. ``None`` keeps the last one."""
 
 
 class ObservedTasks(Protocol):
@@ -177,8 +177,7 @@ class Session(ABC):
 
         Args:
             name: The tool.
-            fresh: Fetch the list again. Without it, what was listed before is good enough, so that
-                nothing is waited for.
+            fresh: Fetch the list again. Without it an earlier list is good enough, and is there at once.
             context: Of the call for whose sake the tool is looked up.
         """
 
@@ -192,13 +191,13 @@ class Session(ABC):
 
     @abstractmethod
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        """Send ``tools/call`` once. Never repeats it, whatever happens.
+        """Send ``tools/call`` once. Never repeats it.
 
         Args:
-            call: What to call.
+            call: The tool and its arguments.
             before_send: Must be awaited right before the request may reach the server, after all that
                 has to be asked or waited for first: until then a caller that goes away takes the
-                call back, from then on the tool may have run. What it raises is passed on.
+                call back, from then on the tool may have run. Its exceptions are passed on.
         """
 
     @abstractmethod
@@ -219,7 +218,7 @@ class Session(ABC):
         """Send ``tasks/cancel`` once."""
 
     def forget(self, task_id: str) -> None:  # noqa: B027  # most servers are told nothing
-        """Note that the end of a task is journaled, so that nobody needs the server for it any more."""
+        """Note that the end of a task is journaled, so that no caller needs the server for it."""
 
     async def ask(
         self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
@@ -230,7 +229,7 @@ class Session(ABC):
         passes as it is. The default sends nothing.
 
         Args:
-            method: Of whatever version the server speaks.
+            method: Of the version that the server speaks.
             params: Entries in their ``_meta`` are sent besides our own, which they cannot replace.
             context: Of the call for whose sake it is sent.
             patient: Whether the reply may take as long as that to a ``tools/call``, as where the host asks.
@@ -238,7 +237,7 @@ class Session(ABC):
         raise SessionError(f"{method} was not sent: {self!r} does not pass it on.", not_executed=True)
 
     async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
-        """Deliver what the server tells of tasks unasked, for as long as it does.
+        """Deliver the server's unasked messages about tasks, for as long as there are any.
 
         Runs while a client is open, or, where a host's own client is used, while calls are driven; then it is
         cancelled. Polls never depend on it. Returning means that nothing more comes unasked. The default
@@ -247,7 +246,7 @@ class Session(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close what the session has opened itself. Further requests are refused."""
+        """Close the session's own connections. Further requests are refused."""
 
 
 def latest_context(refs: Mapping[str, TaskRef]) -> CallContext | None:

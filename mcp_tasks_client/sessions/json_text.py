@@ -19,15 +19,15 @@ def encode_json(value: JSONObject, method: str) -> str:
         ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
         TypeError: It holds something that has no JSON form.
     """
-    what = f"the params of {method}"
+    subject = f"the params of {method}"
     try:
         return _JSON.encode(value)
     except RecursionError:
-        raise ValueError(f"{what} are nested too deeply for JSON") from None
+        raise ValueError(f"{subject} are nested too deeply for JSON") from None
     except ValueError as error:
-        raise ValueError(f"{what} must be plain JSON: {error}") from error
+        raise ValueError(f"{subject} must be plain JSON: {error}") from error
     except TypeError as error:
-        raise TypeError(f"{what} must be plain JSON: {error}") from error
+        raise TypeError(f"{subject} must be plain JSON: {error}") from error
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -14,11 +14,11 @@ _MOST: Final = 1024
 
 
 @lru_cache(maxsize=_MOST)
-def note_oddity(server: str, what: str) -> None:
+def note_oddity(server: str, oddity: str) -> None:
     """Log a warning, once for each server and oddity.
 
-    ``what`` is a sentence that holds nothing of the present request.
+    ``oddity`` is a sentence that holds nothing of the present request.
     """
     logger.warning(
-        "%s: %s. This is understood. Report it to the author of the server or gateway.", server, what
+        "%s: %s. This is understood. Report it to the author of the server or gateway.", server, oddity
     )

@@ -1,9 +1,8 @@
 """``x-mcp-header``: arguments of a tool that also travel as ``Mcp-Param-*`` HTTP headers.
 
-A tool's input schema may mark properties with ``x-mcp-header: <token>``, so that what stands
-between client and server can route by an argument without reading the body. Servers compare
-header and body and refuse a call in which they differ, so both sides must agree exactly on what
-counts as marked and on how a value is written. Pure: no clock, no I/O.
+A tool's input schema may mark properties with ``x-mcp-header: <token>``, so that a gateway can route by an
+argument without reading the body. Servers compare header and body and refuse a call in which they differ, so
+both sides must agree exactly on the marks and on the spelling of values. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str
 
 
 def param_headers(tokens: HeaderMap, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The ``Mcp-Param-*`` headers of a call with these arguments; none for what is absent or null.
+    """The ``Mcp-Param-*`` headers of a call with these arguments; none for an absent or null one.
 
     Raises:
         MalformedError: A text has no UTF-8 form, so no header can carry it.
@@ -109,7 +108,7 @@ def _value_at(path: tuple[str, ...], arguments: Mapping[str, Any]) -> object:
 
 
 def _as_text(value: object) -> str | None:
-    """A scalar as the header has it, ``None`` for what has no such form."""
+    """A scalar as the header has it; ``None`` for any other value."""
     match value:
         case bool():
             return "true" if value else "false"

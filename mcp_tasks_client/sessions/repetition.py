@@ -35,7 +35,7 @@ async def repeat(
     Args:
         send: Sends the request once.
         sleep: Waits, in seconds.
-        first_s: Seconds before the second attempt. The jitter adds up to so many to each wait.
+        first_s: Seconds before the second attempt, and the most that the jitter adds to each wait.
         longest_s: Seconds between two attempts, at most, before jitter and ``Retry-After``.
         jitter: Draws fractions from 0 to 1.
         may_go_again: Whether a request whose failure may pass goes again after all.

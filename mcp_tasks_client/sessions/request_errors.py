@@ -1,8 +1,8 @@
 """The failures of one request as this package's errors, over any transport.
 
-Everything that can end a request is told in one place, so that all messages say the same three
-things: what happened, whether the server may have acted, and what to do next. No message
-quotes a header or a whole task ID, and each foreign text in it is shortened and escaped.
+All failures of requests are told in one place, so that all messages have the same three parts: the event,
+whether the server may have acted, and the remedy. No message quotes a header or a whole task ID, and each
+foreign text in it is shortened and escaped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
 """HTTP statuses that leave open, by themselves, whether a request was carried out."""
 
 _TWICE: Final = (2, 0.0)
-"""Of a text that reads the same each time that it is sent."""
+"""The patience with a reply that is the same each time that it is sent."""
 
 _LONG_ENOUGH: Final = (5, 3600.0)
 """Failures in a row, and seconds, after which polling ends where the session hides whether a failure passes.
@@ -105,11 +105,11 @@ class RequestErrors:
 
     # ── no reply, or not a whole one ──────────────────────────────────────────────────────────
 
-    def closed(self, what: str, *, sent: bool) -> ConnectionLostError:
+    def closed(self, subject: str, *, sent: bool) -> ConnectionLostError:
         """The session or the HTTP client was closed before the request, or during it."""
         became = "has no reply" if sent else "was not sent"
         return ConnectionLostError(
-            f"{self.method} {became}: the {what} is closed. Keep it open as long as it is used.",
+            f"{self.method} {became}: the {subject} is closed. Keep it open as long as it is used.",
             retryable=sent,  # by the next process, or the next session
             not_executed=not sent,
         )
@@ -143,22 +143,22 @@ class RequestErrors:
 
     # ── a reply that cannot be used ───────────────────────────────────────────────────────────
 
-    def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
-        """A reply that is none: from something else on the way, or from a broken server."""
+    def malformed(self, fault: str, *, status: int | None = None) -> RemoteProtocolError:
+        """A reply that makes no sense: from a gateway on the way, or from a broken server."""
         again = _MAY_RUN if self.runs_tool else "Try again."
         return RemoteProtocolError(
-            f"The reply to {self.method} cannot be used: {self.quote(what)}. Something between here and the "
+            f"The reply to {self.method} cannot be used: {self.quote(fault)}. Something between here and the "
             f"server may have answered: check the URL. {again}",
             retryable=True,
             http_status=status,
         )
 
-    def unread(self, what: str) -> RemoteProtocolError:
+    def unread(self, words: str) -> RemoteProtocolError:
         """A reply of the server's that the SDK's parser refuses. Ours reads it, or says why not."""
         again = f" {_MAY_RUN}" if self.runs_tool else ""
         error = RemoteProtocolError(
             f"The reply to {self.method} is JSON that the SDK of the host's session cannot read: "
-            f"{self.quote(what)}. TasksClient(url).resume() reads it.{again}",
+            f"{self.quote(words)}. TasksClient(url).resume() reads it.{again}",
             retryable=True,
         )
         error.patience = _TWICE
@@ -241,7 +241,7 @@ class RequestErrors:
         ``status`` is the HTTP status that it came with; ``None`` where there is none to be seen.
         """
         # Under any code of a rate limiter or a gateway, the status says that asking later is all that is
-        # needed; and a gateway cannot know what became of the request.
+        # needed; and a gateway cannot know whether the request was carried out.
         limited = status == TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
         refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
         kind, advice = SessionError, _LATER
@@ -286,9 +286,9 @@ def _forms(task_id: str) -> Iterator[str]:
 def foreign_error(method: str, cause: Exception, then: str) -> SessionError:
     """The error for an exception of a session, an auth flow or a hook, when ``method`` was to be sent.
 
-    ``then`` says what to do once the cause is mended.
+    ``then`` is the next step once the cause is mended.
     """
-    # Its text may quote a credential, and the journal keeps what is told here.
+    # Its text may quote a credential, and the journal keeps this error's.
     error = SessionError(
         f"{method} could not be sent, since code of the host raised {type(cause).__name__}. The error's "
         f"__cause__ says more. Mend that, then {then}."

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Shared(Generic[T]):
     """An action that concurrent callers share.
 
-    The first caller carries it out, with its own context, and those who come meanwhile get its outcome:
+    The first caller carries it out, with its own context, and callers that come meanwhile get its outcome:
     its value, or a copy of its error. If the first is cancelled, one of the others begins anew.
     """
 

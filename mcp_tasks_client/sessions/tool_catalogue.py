@@ -1,4 +1,4 @@
-"""What a server says of itself before the first call: the versions it speaks, and its tools.
+"""A server's description of itself before the first call: the versions it speaks, and its tools.
 
 Asked for once, when first needed, and kept only if that succeeded. These requests change nothing at
 the server, so they are repeated here, a few times, where a session repeats nothing else. Callers that
@@ -42,7 +42,7 @@ _log = logging.getLogger("mcp_tasks_client")
 
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
-"""A server that asks for a longer one gets it from the caller, who knows how much time there is."""
+"""A longer one that a server asks for is left to the caller, which knows its time limit."""
 
 _SLICE: Final = 200
 _BYTES_OF_SLICE: Final = 2**20
@@ -84,7 +84,7 @@ class ListedTool:
     """The arguments that also travel as headers."""
 
     fault: str | None = None
-    """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
+    """The reason not to offer or call it: marks for headers that the protocol does not allow."""
 
 
 class OtherVersionError(RemoteProtocolError):
@@ -196,8 +196,8 @@ class ToolCatalogue:
         except SessionError as error:
             offered = error.data.get("supported") if isinstance(error.data, dict) else None
             if error.code == UNSUPPORTED_PROTOCOL_VERSION and _has_ours(offered):
-                # The server refuses what it offers. The protocol has the client ask again in a version of
-                # the list, and the only one that is ours is the one it was asked in.
+                # The server refuses a version that it offers. The protocol has the client ask again in a
+                # version of the list, and the only one that is ours is the one it was asked in.
                 error.retryable = True
                 raise
             if error.code in _OTHER_VERSION_CODES or error.http_status in _OTHER_VERSION_STATUSES:

@@ -56,7 +56,7 @@ class WireRequest:
     """Without ``_meta``."""
 
     context: CallContext | None = field(repr=False)
-    """Of the call for whose sake the request is sent."""
+    """The context of the call for whose sake the request is sent."""
 
     call: ToolCall | None = None
     ref: TaskRef | None = None
@@ -189,7 +189,7 @@ class WireSession(Session):
         self.closed = True
 
     def check_open(self, method: str) -> None:
-        """See that the session is not closed.
+        """Check that the session is not closed.
 
         Raises:
             ConnectionLostError: It is; ``not_executed``.

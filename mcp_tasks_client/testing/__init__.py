@@ -16,9 +16,9 @@ microseconds::
 
 ========================  ======================================================================
 :class:`ScriptedServer`   plays the steps of each task, in memory (``session()``) and over HTTP
-                          (``app``, for any ASGI server), and remembers what reached it
+                          (``app``, for any ASGI server), and logs the requests
 ``work`` … ``vanish``     the steps of a tool
-``LostReply`` …           what can go wrong with a request
+``LostReply`` …           the faults of a request
 :class:`ExpiringToken`    a credential that expires, before the server or any other ASGI application
 :class:`Notifies`         how ``subscriptions/listen`` is answered: well, in part, or wrongly
 :class:`Witness`          early polls, missing headers, answers that differ, tools that ran twice
@@ -27,8 +27,8 @@ microseconds::
 :class:`FaultPlan`        stops, kills, delays or fails a client at any of its commits and sends
 ========================  ======================================================================
 
-The scripted server passes the same contract tests as sessions with real servers. Whoever writes a journal
-has its contract tests in ``mcp_tasks_client.testing.journal_contract``, which alone needs pytest.
+The scripted server passes the same contract tests as sessions with real servers. The author of a journal has
+contract tests in ``mcp_tasks_client.testing.journal_contract``, which alone needs pytest.
 """
 
 from ..engine.observer import POINTS, Point

@@ -52,10 +52,10 @@ class ManualClock(Clock):
             await event.wait()
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and stop at each moment that somebody waits for.
+        """Let time pass, and stop at each moment that a task waits for.
 
-        Returns when everything that was set in motion waits again. What a thread does, such as a
-        commit to SQLite, is waited for only within :meth:`busy`. Without it hours could pass meanwhile.
+        Returns when everything that was set in motion waits again. The work of a thread, such as a commit to
+        SQLite, is waited for only within :meth:`busy`. Without it hours could pass meanwhile.
         """
         end = self._now + seconds
         await self._settle()
@@ -83,7 +83,7 @@ class ManualClock(Clock):
                 self._idle = anyio.Event()
 
     async def _settle(self) -> None:
-        """Return when every task waits for something and nobody is busy."""
+        """Return when every task waits for something, and no block of :meth:`busy` is entered."""
         while True:
             # On asyncio anyio looks only ten times a second. After a few turns all tasks mostly wait already.
             # Twice: of a task that has just ended asyncio tells the task that waits for it a turn later, and

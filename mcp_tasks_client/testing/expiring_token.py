@@ -50,7 +50,7 @@ class ExpiringToken:
         self._left = self._requests
 
     def guard(self, app: Any) -> Any:
-        """The ASGI application behind the guard. What is refused does not reach it."""
+        """The ASGI application behind the guard. Refused requests do not reach it."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] == "http" and not self._admits(dict(scope["headers"])):

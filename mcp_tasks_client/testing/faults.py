@@ -1,8 +1,8 @@
-"""What can go wrong with one request on its way to a server and back.
+"""The faults of one request on its way to a server and back.
 
-Each fault says whether the server acts on the request, and what the client gets instead of the reply.
-In memory that is the exception that a session over HTTP would raise. Over HTTP it is the status, the
-body or the broken connection itself.
+Each fault tells whether the server acts on the request, and has a substitute for the reply. In memory that is
+the exception that a session over HTTP would raise. Over HTTP it is the status, the body or the broken
+connection itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault:
     """Base of all faults."""
 
     acted: bool = True
-    """Whether the server does what the request says, whatever the client gets to know of it."""
+    """Whether the server carries the request out, with or without the client's knowledge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Garbled(Fault):
 
 
 Reply: TypeAlias = JSONObject | ErrorReply | HttpError | Garbled | LostRequest | LostReply | Unreachable
-"""What comes back: a JSON-RPC result, or one of the faults that a client can see."""
+"""A JSON-RPC result, or one of the faults that a client can see."""
 
 
 class RefusedError(Exception):

@@ -1,4 +1,4 @@
-"""What a request over HTTP must carry besides its body, and how a server refuses one that does not."""
+"""The headers and ``_meta`` that a request over HTTP needs, and the refusal of a request without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .witness import Arrival, MissingHeader
 __all__ = ["decode_header", "find_missing", "refuse_missing", "refuse_without_capability"]
 
 _CAPABILITY: Final = f"_meta {EXTENSION_ID}"
-"""What :class:`MissingHeader` calls the capability."""
+"""The capability's name in :class:`MissingHeader`."""
 
 _HEADER_MISMATCH: Final = -32020
 _MISSING_CAPABILITY: Final = -32021
@@ -48,7 +48,7 @@ def decode_header(value: str) -> str | None:
 
 
 def find_missing(arrival: Arrival, marked: HeaderMap) -> list[MissingHeader]:
-    """What is missing or wrong, the most telling first.
+    """The headers and entries that are missing or wrong, the most telling first.
 
     Args:
         arrival: A request over HTTP.

@@ -63,7 +63,7 @@ class ServerSession(WireSession):
         return reply
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Deliver what the server tells on ``subscriptions/listen``, on its clock, as over HTTP."""
+        """Deliver the server's notifications of ``subscriptions/listen``, on its clock, as over HTTP."""
         # Imported on use, because it imports an HTTP library.
         from ..sessions.http.subscription import keep_subscribed
 

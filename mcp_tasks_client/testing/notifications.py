@@ -1,7 +1,7 @@
-"""``subscriptions/listen``: the notifications that a scripted server sends, and what it can get wrong.
+"""``subscriptions/listen``: the notifications that a scripted server sends, and their faults.
 
-A :class:`Stream` is played by whoever carries it to the client, on the server's clock. It waits until one
-of its tasks changes by itself, and is woken when a request has changed one.
+The session or the HTTP application plays a :class:`Stream` to the client, on the server's clock. It waits
+until one of its tasks changes by itself, and is woken when a request has changed one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SendMessage: TypeAlias = Callable[[JSONObject], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notifies:
-    """How a server answers ``subscriptions/listen``. With the defaults it does all that it promises.
+    """How a server answers ``subscriptions/listen``. With the defaults it keeps all its promises.
 
     A stream acknowledges the tasks that it will tell of. It then sends a snapshot of a task whenever
     anything but its times has changed. Faults of the request itself come before the stream, by
@@ -37,7 +37,7 @@ class Notifies:
     """
 
     at_most: int | None = None
-    """Tasks that one stream acknowledges, the first ones that were asked for. 0 tells of none."""
+    """How many tasks one stream acknowledges, the first ones that were asked for. 0 tells of none."""
 
     ends_after: int | None = None
     """Notifications after which the stream ends with its result. 0 ends right after the acknowledgement."""
@@ -63,7 +63,7 @@ class Stream:
     """One answer to ``subscriptions/listen``, ready to be played.
 
     Args:
-        notifies: How.
+        notifies: How the stream goes.
         task_ids: The tasks that the client asked for.
         tasks: Those of them that the server knows, by ID.
         clock: The server's.
@@ -104,7 +104,7 @@ class Stream:
         self._woken.set()
 
     async def play(self, send: SendMessage) -> Ending:
-        """Send what there is to tell, until the stream is over."""
+        """Send the notifications that are due, until the stream is over."""
         self._witness.listenings.append(self.log)
         self._playing.add(self)
         self.log.began_at = self._clock.monotonic()

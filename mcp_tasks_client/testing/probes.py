@@ -15,7 +15,7 @@ __all__ = ["Deed", "FaultPlan", "KilledError", "Moment", "delay", "kill", "raisi
 Moment: TypeAlias = Literal["before", "after"]
 
 Deed: TypeAlias = Callable[[], Awaitable[None]]
-"""What a plan does at a point."""
+"""Done by a plan at a point."""
 
 
 class KilledError(BaseException):
@@ -23,7 +23,7 @@ class KilledError(BaseException):
 
 
 class FaultPlan(Observer):
-    """What is to happen at which point.
+    """Deeds at the points of a client.
 
     ::
 
@@ -34,8 +34,8 @@ class FaultPlan(Observer):
             async with scripted_client(session, journal="tasks.sqlite3", observer=plan) as client:
                 await client.call_tool("deploy", idempotency_key="deploy-42")
 
-    A client that was *killed* commits and sends nothing any more, and all that it had under way ends
-    with :class:`KilledError`. Its journal file holds what a killed process would have left.
+    A client that was *killed* commits and sends nothing after that, and all that it had under way ends with
+    :class:`KilledError`. Its journal file is as a killed process would have left it.
 
     Attributes:
         passed: The points that were passed, in order.
@@ -68,16 +68,16 @@ class FaultPlan(Observer):
         self._deeds[moment, point, nth] = deed
 
     def at_number(self, number: int, deed: Deed) -> None:
-        """Plan a deed for an index of ``passed``, whichever point that will be."""
+        """Plan a deed for an index of ``passed``, at any point."""
         self._deeds_by_number[number] = deed
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
-        """Do what is planned before the point."""
+        """Do the deed that is planned before the point."""
         if point != DRIVE:
             await self._pass("before", point)
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
-        """Do what is planned after the point."""
+        """Do the deed that is planned after the point."""
         if point != DRIVE:
             await self._pass("after", point)
 

@@ -1,4 +1,4 @@
-"""What a scripted server does with each request, whichever way it came: its tools, tasks and faults."""
+"""The requests to a scripted server, over HTTP or in memory: answered by its tools, tasks and faults."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request, and what is to come back."""
+    """A request, and the reply to it."""
 
     arrival: Arrival
     reply: WireReply | Stream
@@ -127,7 +127,7 @@ class RequestHandler:
         self._faults.setdefault(method, deque()).extend(faults)
 
     def receive(self, method: str, params: JSONObject, headers: Mapping[str, str] | None = None) -> Exchange:
-        """Log a request, pick its fault, and do what it says unless the fault prevents that.
+        """Log a request, pick its fault, and carry it out unless the fault prevents that.
 
         Args:
             method: JSON-RPC method.
@@ -192,7 +192,7 @@ class RequestHandler:
                 raise RefusedError(METHOD_NOT_FOUND, f"Unknown method: {method}", http_status=404)
 
     def _repeat_earlier(self, task_id: str, back: int) -> JSONObject:
-        """The snapshot of so many replies ago, in place of the one that was just made."""
+        """The snapshot of ``back`` replies ago, in place of the one that was just made."""
         sent = self._tasks[task_id].sent
         sent.pop()
         sent.append(sent[max(0, len(sent) - back)])

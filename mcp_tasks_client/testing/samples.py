@@ -47,7 +47,7 @@ TEXTS: Final = {
     "64 KiB": "x" * 65_536,
     "like": "%_*?",
 }
-"""Texts that a medium may take for something else."""
+"""Texts that a medium may misread."""
 
 _numbers = count()
 
@@ -89,12 +89,12 @@ async def with_key(journal: Journal, scope: Scope, idempotency_key: str) -> Task
 
 
 async def everybody(journal: Journal) -> set[str]:
-    """All who own a record, to be taken for gone."""
+    """The names of all owners of records, to be taken for gone."""
     return set(await journal.owners())
 
 
 async def without_lease(journal: Journal) -> set[str]:
-    """Those of them whom no lease covers."""
+    """The names of the owners that no lease covers."""
     return {owner for owner, lease in (await journal.owners()).items() if lease is None}
 
 
@@ -105,14 +105,14 @@ async def only(journal: Journal, scope: Scope = SCOPE) -> TaskRecord:
 
 
 class Heard:
-    """Whoever listens, in this process."""
+    """A listener in this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._of: list[str] = []
 
     def __call__(self, record_ids: Collection[str]) -> None:
-        """Be told of these records."""
+        """Note that these records were told of."""
         with self._changed:
             self._of += record_ids
             self._changed.notify_all()
@@ -128,13 +128,13 @@ class Heard:
 
 
 class Source:
-    """What a journal renews a lease by, which is due when a test says so.
+    """A source of a lease that is due when a test says so.
 
     Attributes:
-        next: The lease that is due, or what :meth:`due` raises.
+        next: The lease that is due, or the error that :meth:`due` raises.
         told: For each renewal, when it was and whether the lease before had lapsed.
         is_held: Whether a client holds the lease.
-        gone: Owners that have ended without a word, and that the journal is to release.
+        gone: Owners that have ended without a release, and that the journal is to release.
     """
 
     lease_id = "a"

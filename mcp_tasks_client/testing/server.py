@@ -23,7 +23,7 @@ __all__ = ["ScriptedServer"]
 
 
 class ScriptedServer:
-    """A tasks server of MCP 2026-07-28 that does what a test says, and remembers what reached it.
+    """A tasks server of MCP 2026-07-28 that plays the script of a test, and logs the requests.
 
     ::
 
@@ -59,7 +59,7 @@ class ScriptedServer:
         app: The server as an ASGI application.
         clock: As given.
         endpoint: As given.
-        witness: What has arrived.
+        witness: The log of requests.
     """
 
     def __init__(

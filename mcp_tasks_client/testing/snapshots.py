@@ -16,7 +16,7 @@ def working(task_id: str, **fields: Any) -> JSONObject:
 
 
 def input_required(task_id: str, requests: JSONObject, **fields: Any) -> JSONObject:
-    """A snapshot that asks."""
+    """A snapshot with questions."""
     return _snapshot(task_id, "input_required", {"input_requests": requests, **fields})
 
 

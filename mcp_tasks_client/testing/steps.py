@@ -1,4 +1,4 @@
-"""The steps of a tool: what a scripted server does about one call, in order.
+"""The steps of a tool: the deeds of a scripted server for one call, in order.
 
 A tool that creates a task has a list such as
 ``[work(30), ask("name", form("Who?", name="string")), complete(text_result("done"))]``. One that asks
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 Answers: TypeAlias = Mapping[str, JSONObject]
-"""What the client answered, by key, in rounds before the task and in the task."""
+"""The client's answers by key, in rounds before the task and in the task."""
 
 Refuse: TypeAlias = Callable[[Answers], str | None]
-"""Why a server does not take these answers; ``None`` if it takes them."""
+"""Returns the reason why a server refuses these answers; ``None`` if it takes them."""
 
 Result: TypeAlias = JSONObject | Callable[[Answers], JSONObject]
 """A tool's result, or a function that makes one from the answers."""
@@ -152,8 +152,8 @@ def ask(
     Args:
         first: The key, or all questions by their keys.
         request: The question of the key.
-        refuse: Called with the answers that have come, by key. If it returns why they are refused, the reply
-            is -32602 with these words, none of them is taken, and the questions stay.
+        refuse: Called with the answers that have come, by key. If it returns a reason to refuse them, the
+            reply is -32602 with these words, none of them is taken, and the questions stay.
     """
     return Ask(_requests(first, request), refuse)
 
@@ -175,7 +175,7 @@ def hint(
     poll_interval_ms: float | Literal["same"] | None = "same",
     ttl_ms: float | Literal["same"] | None = "same",
 ) -> Hint:
-    """Change what the task says of itself; ``None`` takes the poll interval, or the limit, away."""
+    """Change the hints of the task; ``None`` takes the poll interval, or the time-to-live, away."""
     return Hint(poll_interval_ms, ttl_ms)
 
 
@@ -208,7 +208,7 @@ def form(message: str, /, **fields: str | JSONObject) -> JSONObject:
     """An elicitation that asks for all of these fields.
 
     Args:
-        message: What to ask.
+        message: The words of the question.
         fields: By name, a JSON type such as ``"string"``, or a schema.
     """
     properties = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in fields.items()}

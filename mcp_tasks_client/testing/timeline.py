@@ -51,7 +51,7 @@ class Timeline:
     steps: Sequence[Step]
     created_at: float
     epoch: float
-    """What to add to a time to get seconds since the epoch."""
+    """The difference of seconds since the epoch and the server's monotonic clock."""
 
     traits: Traits
     answers: dict[str, JSONObject] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Timeline:
         """Take the steps whose time has come. Every other method wants this called first.
 
         Raises:
-            RefusedError: The server does not know the task any more.
+            RefusedError: The server has forgotten the task.
         """
         while True:
             step, by = self.steps[self._index], min(now, self._expires_at)
@@ -153,8 +153,8 @@ class Timeline:
         """Take answers. Keys that are not asked are ignored, and so is a second answer to a key.
 
         Raises:
-            RefusedError: The task does not wait for these answers any more and takes no late ones, or an
-                answer has the wrong shape. No answer was taken.
+            RefusedError: The task has stopped waiting for these answers and takes no late ones, or an answer
+                has the wrong shape. No answer was taken.
         """
         outstanding = self.outstanding(now)
         answered = self.asked - outstanding.keys()
@@ -177,7 +177,7 @@ class Timeline:
     # ── snapshots ─────────────────────────────────────────────────────────────────────────────
 
     def visible(self, now: float) -> Hashable:
-        """All that a snapshot shows but for its times: while this is equal, there is nothing to notify of."""
+        """The content of a snapshot but for its times: while this is equal, there is nothing to notify of."""
         step = self.steps[self._index]
         message = getattr(step, "message", None)
         return type(step), message, frozenset(self.outstanding(now)), self._poll_interval_ms, self._ttl_ms
@@ -259,7 +259,7 @@ def _problem(request: JSONObject, answer: object) -> str | None:
     return f"it is no answer to {method}"
 
 
-@lru_cache(maxsize=1024)  # checking a schema takes longer than all else that a request needs
+@lru_cache(maxsize=1024)  # checking a schema takes longer than the rest of a request
 def _mismatch(content: str, form: str) -> str | None:
     return find_mismatch(json.loads(content), json.loads(form))
 

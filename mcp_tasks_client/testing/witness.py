@@ -1,4 +1,4 @@
-"""What reached a scripted server, and which promises of a client it breaks."""
+"""The log of the requests to a scripted server, and of the promises that they break."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Arrival:
     """By lower-case name; ``None`` in memory, where there are none."""
 
     fault: Fault | None = None
-    """What the test had go wrong with it."""
+    """The fault that the test gave it."""
 
     answered_at: float | None = None
     """When the reply left; ``None`` if it has not yet, or was lost."""
@@ -108,10 +108,10 @@ class Listening:
     """One ``subscriptions/listen`` that was answered with a stream. Times as in :class:`Arrival`."""
 
     task_ids: tuple[str, ...] = field(repr=False)
-    """What was asked for."""
+    """The tasks that were asked for."""
 
     agreed: tuple[str, ...]
-    """What was acknowledged."""
+    """The tasks that were acknowledged."""
 
     began_at: float
     ended_at: float | None = None
@@ -124,7 +124,7 @@ class Listening:
 
 @dataclass(slots=True, kw_only=True)
 class Witness:
-    """The log of one server, and what follows from it.
+    """The log of one server, and the promises that it shows broken.
 
     A lost request is in the log too, since the client has sent it.
     """
@@ -145,7 +145,7 @@ class Witness:
     Those of ``PollPolicy.eager()`` and of a short ``longest_wait_s`` are."""
 
     missing_headers: list[MissingHeader] = field(default_factory=list)
-    """What requests lacked. Always empty in memory, where there are no headers."""
+    """The headers and entries that requests lacked. Always empty in memory, where there are no headers."""
 
     answers: dict[tuple[str, str], list[JSONObject]] = field(default_factory=dict)
     """The different answers to each question, refused ones too. The key of a question is the task ID, or the
@@ -206,7 +206,7 @@ class Witness:
             at_most_once: Whether a tool that ran twice for one intent counts.
 
         Raises:
-            AssertionError: With what was broken, one sentence a line.
+            AssertionError: With the broken promises, one sentence a line.
         """
         broken = self.broken(at_most_once=at_most_once)
         if broken:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, Final, Protocol
 
 from anyio.lowlevel import checkpoint
@@ -280,7 +280,14 @@ class ProcessJournal(Journal):
         if not self._listeners:
             self._stop = self._records.listen(self._instructed.update)
         self._listeners.add(listener)
-        return partial(self._listen_no_more, listener)
+        # Weakly, since a listener that is dropped with its client calls it, and the journal knows the client.
+        listen_no_more = weakref.WeakMethod(self._listen_no_more)
+
+        def stop() -> None:
+            if (here := listen_no_more()) is not None:
+                here(listener)
+
+        return stop
 
     def _listen_no_more(self, listener: Listener) -> None:
         self._listeners.discard(listener)

@@ -8,10 +8,12 @@ import anyio
 import pytest
 
 from mcp_tasks_client import Environment, MemoryJournal, Observer, PollPolicy, TaskRecord
-from mcp_tasks_client.engine.endpoint import Endpoint, Line
+from mcp_tasks_client.engine.endpoint import Endpoint, HostLine
 from mcp_tasks_client.engine.engine import Engine
+from mcp_tasks_client.engine.live_call import LiveCall, Ours, overtaken
 from mcp_tasks_client.errors import CredentialRefusedError, InputUnansweredError
 from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.machine.states import Calling
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.questions.callbacks import Callbacks
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef, ToolCall
@@ -52,7 +54,7 @@ def engine(stop: Stop) -> Engine:
     )
 
 
-async def call(endpoint: Endpoint, line: Line) -> None:
+async def call(endpoint: Endpoint, line: HostLine) -> None:
     begin = partial(endpoint.begin, ToolCall(name="tool"), "key", "raise")
     async with endpoint.engine.using_journal():
         await endpoint.enter(line, begin)
@@ -63,13 +65,13 @@ async def test_a_caller_that_gives_up_while_an_earlier_drive_leaves_is_let_go_an
     session = ScriptedSession(
         calls=[poll], gets={TASK: [poll, CredentialRefusedError("Renew the credential."), poll]}
     )
-    stop, scope, second = Stop(RELEASE), anyio.CancelScope(), Line()
+    stop, scope, second = Stop(RELEASE), anyio.CancelScope(), HostLine()
     endpoint = Endpoint(engine(stop), session, Callbacks(), Scope("scripted"))
     let_go = anyio.Event()
 
     async def is_told() -> None:
         with pytest.raises(CredentialRefusedError):
-            await call(endpoint, Line())
+            await call(endpoint, HostLine())
 
     async def give_up() -> None:
         with scope:
@@ -121,11 +123,11 @@ async def test_a_caller_that_joins_while_the_end_of_a_parked_call_is_committed_h
         raise RuntimeError("the person has gone")
 
     endpoint = Endpoint(engine(stop), session, Callbacks(elicitation=refuse), Scope("scripted"))
-    second = Line()
+    second = HostLine()
 
     async def is_told() -> None:
         with pytest.raises(InputUnansweredError):
-            await call(endpoint, Line())
+            await call(endpoint, HostLine())
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -147,13 +149,13 @@ async def test_a_caller_that_joins_while_an_earlier_drive_leaves_goes_on_over_it
     poll = working(TASK, poll_interval_ms=20)
     theirs = ScriptedSession(calls=[poll], gets={TASK: [poll]})
     ours = ScriptedSession(gets={TASK: [completed(TASK, text_result("done"))]})
-    stop, scope, second = Stop(RELEASE), anyio.CancelScope(), Line()
+    stop, scope, second = Stop(RELEASE), anyio.CancelScope(), HostLine()
     shared = engine(stop)
     first, other = (Endpoint(shared, one, Callbacks(), Scope("scripted")) for one in (theirs, ours))
 
     async def give_up() -> None:
         with scope:
-            await call(first, Line())
+            await call(first, HostLine())
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -190,3 +192,27 @@ async def test_an_error_that_parks_a_call_once_more_is_told_once_more() -> None:
         polls = len(world.polled_at())
         await world.during(is_told, 5)
         assert len(world.polled_at()) == polls
+
+
+async def test_a_line_whose_call_was_not_made_names_no_call_until_the_next_has_begun() -> None:
+    endpoint = Endpoint(engine(Stop(RELEASE, is_on=False)), ScriptedSession(), Callbacks(), Scope("scripted"))
+    record = TaskRecord(
+        record_id="r", scope=endpoint.scope, tool="tool", state=Calling(), created_at=0.0, updated_at=0.0
+    )
+    not_made, begun_again, line = LiveCall(record, Ours(1, 0)), anyio.Event(), HostLine()
+    calls = [not_made]
+    not_made.park(overtaken(not_made))
+
+    async def begin() -> LiveCall:
+        if not calls:
+            begun_again.set()
+            await anyio.sleep_forever()
+        return calls.pop()
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks, endpoint.engine.using_journal():
+            tasks.start_soon(endpoint.enter, line, begin)
+            await begun_again.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert line.record is None, "a time-out or a cancellation names no call that was not made"
+            tasks.cancel_scope.cancel()

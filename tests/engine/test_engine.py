@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.engine.call_store import CallStore
-from mcp_tasks_client.engine.endpoint import Endpoint, Line
+from mcp_tasks_client.engine.endpoint import Endpoint, HostLine
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import InputUnansweredError, JournalLockedError
@@ -50,16 +50,16 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
     endpoint = dropped_in(journal, session)
 
-    async def see_through(task_id: str, line: Line) -> Any:
+    async def see_through(task_id: str, line: HostLine) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(line, created, "tool", timeout=None)
 
-    journal.refuses, line = (refused,), Line()
+    journal.refuses, line = (refused,), HostLine()
     with pytest.raises(JournalLockedError):
         await see_through("first", line)
     assert line.begun.task_id == "first"
     journal.refuses = ()
-    assert text(await see_through("second", Line())) == "done"
+    assert text(await see_through("second", HostLine())) == "done"
     assert endpoint.engine.store.registry.unsaved == set()
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
@@ -71,11 +71,11 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
     asking, done = input_required("first", {"k": ASK}), completed("second", text_result("done"))
     endpoint = dropped_in(journal, ScriptedSession(gets={"first": [asking], "second": [done]}))
 
-    async def see_through(task_id: str, line: Line) -> Any:
+    async def see_through(task_id: str, line: HostLine) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
         return await endpoint.see_task_through(line, created, "tool", timeout=None)
 
-    line = Line()
+    line = HostLine()
     with pytest.raises(InputUnansweredError):
         await see_through("first", line)
     record_id = line.begun.record.record_id
@@ -85,7 +85,7 @@ async def test_an_answer_that_a_journal_could_not_take_is_journaled_with_the_nex
         with pytest.raises(JournalLockedError):
             await endpoint.answer_and_continue(ToolCall(name="tool"), record_id, answers)
     journal.refuses = ()
-    assert text(await see_through("second", Line())) == "done"
+    assert text(await see_through("second", HostLine())) == "done"
     async with journal:
         record = await journal.by_id(record_id)
     assert record is not None
@@ -100,7 +100,7 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=60_000)))
-        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+        return await endpoint.see_task_through(HostLine(), created, "tool", timeout=None)
 
     async with journal, anyio.create_task_group() as tasks:
         tasks.start_soon(see_through, "first")
@@ -149,7 +149,7 @@ async def test_a_call_takes_as_many_steps_however_many_others_wait_for_their_fir
 
         async def see_through(task_id: str) -> None:
             created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-            await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+            await endpoint.see_task_through(HostLine(), created, "tool", timeout=None)
 
         with Steps() as steps:
             async with journal, anyio.create_task_group() as tasks:
@@ -174,7 +174,7 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+        return await endpoint.see_task_through(HostLine(), created, "tool", timeout=None)
 
     journal.refuses = () if refused is None else (refused,)
     caller = asyncio.ensure_future(see_through("first"))
@@ -201,7 +201,7 @@ async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journ
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await endpoint.see_task_through(Line(), created, "tool", timeout=None)
+        return await endpoint.see_task_through(HostLine(), created, "tool", timeout=None)
 
     journal.refuses = ("save",)
     with pytest.raises(JournalLockedError):

@@ -23,7 +23,7 @@ from mcp_tasks_client import Instruction, Lease, PostgresJournal, TaskRecord
 from mcp_tasks_client.errors import AlreadyAnsweredError, DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal import statements
 from mcp_tasks_client.journal.work import Work
-from mcp_tasks_client.machine.states import Question
+from mcp_tasks_client.machine.states import AskedQuestion
 from mcp_tasks_client.questions.question import as_heeded, leave_answer, open_questions
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record
 from tests.postgres import PostgresServer, running_postgres
@@ -338,7 +338,7 @@ async def test_who_is_cut_off_while_the_answer_is_heeded_is_told_whose_it_was(
             "params": {"mode": "url", "message": "", "url": "https://x.example/", "elicitationId": "1"},
         }
     }
-    asked = Question(key="k", digest="d", request=requests["k"])
+    asked = AskedQuestion(key="k", digest="d", request=requests["k"])
     state = observing(status="input_required", inputRequests=requests)
     given = record(state=replace(state, questions=(asked,)))
     await journal.save(given)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from mcp_tasks_client import BlockingInbox, Journal, JournalError, PostgresJournal, SqliteJournal, TaskRecord
-from mcp_tasks_client.machine.states import Question
+from mcp_tasks_client.machine.states import AskedQuestion
 from mcp_tasks_client.testing.samples import observing, record
 from tests._forked import make_command
 
@@ -119,7 +119,7 @@ def asking(*requests: dict[str, Any], refusal: str | None = None, **changes: Any
     state = observing(status="input_required", inputRequests=keyed, ttl_ms=None)
     refused = {} if refusal is None else {"refusal": refusal, "refusals": 1}
     questions = tuple(
-        Question(key=key, digest="d", asked_at=time() - 60, request=one, **refused)
+        AskedQuestion(key=key, digest="d", asked_at=time() - 60, request=one, **refused)
         for key, one in keyed.items()
     )
     given = {"record_id": uuid.uuid4().hex, "created_at": time() - 90, "updated_at": time() - 60, **changes}

@@ -73,12 +73,12 @@ from mcp_tasks_client.machine.events import (
 from mcp_tasks_client.machine.input_requests import MAX_REFUSALS
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
+    AskedQuestion,
     Calling,
     Finished,
     Gathering,
     Observing,
     OutcomeUnknown,
-    Question,
     State,
 )
 from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
@@ -757,7 +757,7 @@ class History:
         assert load_state(self.saved) == kept_of(self.state), "the end that was saved is another one"
 
 
-def questions(state: State) -> tuple[Question, ...]:
+def questions(state: State) -> tuple[AskedQuestion, ...]:
     return state.questions if isinstance(state, Observing | Gathering) else ()
 
 

@@ -9,6 +9,7 @@ import pytest
 from mcp_tasks_client import LastFailure, Scope, TaskRecord, digest_arguments
 from mcp_tasks_client.machine.record import dump_state, reference_of
 from mcp_tasks_client.machine.states import (
+    AskedQuestion,
     Calling,
     Completed,
     Failed,
@@ -17,7 +18,6 @@ from mcp_tasks_client.machine.states import (
     Gone,
     Observing,
     Outcome,
-    Question,
     State,
     questions_of,
 )
@@ -80,7 +80,7 @@ def test_an_observed_task_says_when_it_is_polled_next() -> None:
 
 
 def test_only_what_gathers_answers_and_a_task_have_questions() -> None:
-    asked = (Question(key="name", digest="d"),)
+    asked = (AskedQuestion(key="name", digest="d"),)
     assert questions_of(Gathering(round=0, request_state=None, questions=asked)) == asked
     state = observing().state
     assert isinstance(state, Observing)

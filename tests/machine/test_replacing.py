@@ -34,7 +34,7 @@ RECORD = TaskRecord(
         (OBSERVING, {"task": TASK, "ttl_ms": None, "reported": ("unheard",)}),
         (RECORD, {"state": states.OutcomeUnknown(), "owner": "a/1"}),
         (RECORD.scope, {"principal": "alice"}),
-        (states.Question(key="k", digest="d"), {"stage": "asking"}),
+        (states.AskedQuestion(key="k", digest="d"), {"stage": "asking"}),
         (states.Completed(result={"content": []}), {"took_s": 2.5}),
         (events.CallRefused(for_good=True, limited=False, why="w", now=1.0, jitter=0.5), {"for_good": False}),
         (actions.Wake(1.0), {"after_s": 2.0}),  # of one field

@@ -12,7 +12,7 @@ from mcp_tasks_client import Scope, Task, TaskRecord
 from mcp_tasks_client.machine import advance
 from mcp_tasks_client.machine.events import AnswerReady, Event, Notified, Observed, Resumed, TaskCreated
 from mcp_tasks_client.machine.record import dump_state, load_state
-from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing, Question, State
+from mcp_tasks_client.machine.states import AskedQuestion, Calling, Completed, Finished, Observing, State
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
 
@@ -59,7 +59,7 @@ class Life:
         answer = {"action": "accept", "content": {}}
         self._feed(AnswerReady(key=key, answer=answer, now=BEGAN + at))
 
-    def has(self, question: Question) -> None:
+    def has(self, question: AskedQuestion) -> None:
         """A record of a version that wrote neither since when a question waits nor when it was answered."""
         assert isinstance(self.state, Observing)
         text = dump_state(replace(self.state, questions=(question,)))
@@ -171,13 +171,13 @@ def test_a_task_that_went_on_without_an_answer_says_nothing() -> None:
 
 def test_an_answer_of_an_earlier_version_says_nothing() -> None:
     life = Life()
-    life.has(Question(key="name", digest="d", asked_at=BEGAN + 10.0, stage="acknowledged", answer={}))
+    life.has(AskedQuestion(key="name", digest="d", asked_at=BEGAN + 10.0, stage="acknowledged", answer={}))
     assert life.took_s(120.0, changed=115.0) is None
 
 
 def test_a_question_of_an_earlier_version_waits_from_when_it_was_seen() -> None:
     life = Life()
-    life.has(Question(key="name", digest="d", asked_at=BEGAN + 10.0, request=NAME))
+    life.has(AskedQuestion(key="name", digest="d", asked_at=BEGAN + 10.0, request=NAME))
     assert life.ran_s(60.0) == 10.0
     life.answers(110.0)
     assert life.took_s(120.0, changed=115.0) == 15.0

@@ -73,6 +73,7 @@ from mcp_tasks_client.machine.input_requests import (
 )
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
+    AskedQuestion,
     Calling,
     Cancelled,
     Completed,
@@ -83,7 +84,6 @@ from mcp_tasks_client.machine.states import (
     Observing,
     Outcome,
     OutcomeUnknown,
-    Question,
     State,
     Violated,
 )
@@ -1455,7 +1455,9 @@ def test_more_open_questions_than_a_call_may_have_park_it_and_are_not_kept() -> 
 
 def test_a_call_with_more_questions_in_all_than_are_remembered_is_parked() -> None:
     life = working()
-    asked = tuple(Question(key=f"k{n}", digest="d", stage="acknowledged") for n in range(MAX_QUESTIONS - 1))
+    asked = tuple(
+        AskedQuestion(key=f"k{n}", digest="d", stage="acknowledged") for n in range(MAX_QUESTIONS - 1)
+    )
     life.state = replace(life.observing, questions=asked)
     assert only(Ask, life.asked(last=NAME)) == [Ask("last", NAME)]
     life.answers("last")
@@ -2468,12 +2470,12 @@ def read_table() -> dict[tuple[str, str], frozenset[str]]:
 
 def sample_states() -> list[State]:
     open_, other = (
-        Question(key="name", digest="d", request=NAME),
-        Question(key="age", digest="e", request=AGE),
+        AskedQuestion(key="name", digest="d", request=NAME),
+        AskedQuestion(key="age", digest="e", request=AGE),
     )
     base = Observing(task=snapshot(), received_at=0.0, due_at=0.0)
     answered = tuple(
-        Question(key=stage, digest="d", stage=stage, answer=ADA)
+        AskedQuestion(key=stage, digest="d", stage=stage, answer=ADA)
         for stage in ("answered", "sending", "acknowledged", "rejected", "disputed")
     )
     return [

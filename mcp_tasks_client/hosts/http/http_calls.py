@@ -1,4 +1,4 @@
-"""The calls that hosts make over one HTTP client: each is made here, and its end is the response.
+"""The calls that hosts make over one HTTP client, and the HTTP response to each.
 
 A reply is JSON where the host reads that, and its call is made in the caller's own task. Where the host wants
 progress, or may be asked itself, the reply is an event stream, which is read while its call still goes on.
@@ -35,14 +35,14 @@ __all__ = ["HttpCalls"]
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a call, as its host is told of it over HTTP."""
+    """The end of a call as an HTTP response."""
 
     made: MadeCall
     status: int = 200
     challenge: str = ""
 
     record_id: str | None = None
-    """Of the call that goes on, once the host's auth flow has renewed the credential that was refused."""
+    """The record of the call to continue once the host's auth flow has renewed a refused credential."""
 
 
 _GIVEN_UP: Final = _End(
@@ -57,7 +57,7 @@ class HttpCalls(Working):
     """The calls of the hosts of one HTTP client. The servers are closed with them.
 
     Attributes:
-        tasks: In which the calls are driven.
+        tasks: Runs the drivers of the calls.
         closed: Whether further calls are refused.
         body_class: :class:`_Body`, as a class of the host's library.
     """
@@ -87,7 +87,7 @@ class HttpCalls(Working):
         call.server.calls += 1
 
     def end(self, call: _HttpCall) -> None:
-        """Note that a call is under way no more."""
+        """Note that a call has ended."""
         call.server.calls -= 1
         calls = self._under_way[call.name]
         calls.remove(call)
@@ -98,8 +98,8 @@ class HttpCalls(Working):
     def abandon(self, host: HostRequest, request_id: RequestId | None) -> bool:
         """End the call that a host has given up by a notification. Returns whether there is one.
 
-        Two sessions of a host without session IDs may use one JSON-RPC ID at the same time. Nobody can tell
-        then whose call is given up, so that both go on.
+        Two sessions of a host without session IDs may use one JSON-RPC ID at the same time. It is unknown
+        then which call is given up, so both go on.
         """
         calls = self._under_way.get(host.name(request_id), [])
         if len(calls) == 1:
@@ -107,7 +107,7 @@ class HttpCalls(Working):
         return bool(calls)
 
     def take_reply(self, message: JSONObject) -> bool:
-        """Take a message of a host's, if it is the reply to a question of ours. A late one goes nowhere."""
+        """Take a message if it is a host's reply to a question of ours. A late reply is dropped."""
         request_id = message.get("id")
         if "method" in message or not is_own_request(request_id):
             return False
@@ -140,7 +140,7 @@ class HttpCalls(Working):
 
 
 class _HttpCall:
-    """One call, from the host's request to the end that the host is told of.
+    """One call, from the host's request to the response.
 
     Attributes:
         scope: Cancelled to end the call.
@@ -161,7 +161,7 @@ class _HttpCall:
 
     @property
     def name(self) -> Hashable:
-        """Under which the host can give the call up. At 2026-07-28 it closes the response instead."""
+        """By which :meth:`HttpCalls.abandon` finds the call. At 2026-07-28 a host closes the response."""
         return self if self._call.is_current else self._host.name(self._call.request_id)
 
     async def respond(self) -> Any | None:
@@ -174,7 +174,7 @@ class _HttpCall:
         except IdempotencyConflictError as error:
             self._end = _End(MadeCall(as_rpc_error(error)))
             return self._respond_at_once()
-        self.server.calls += 1  # it is not closed for another user's, while it is asked for its version
+        self.server.calls += 1  # keeps the session open while it is asked for its version
         try:
             return await self._respond_by_server()
         finally:
@@ -215,7 +215,7 @@ class _HttpCall:
         return self._calls.library.Response(200, headers=headers, stream=body)
 
     def _respond_at_once(self) -> Any:
-        """The reply that there is already: as JSON, or as one event for a host that reads no JSON."""
+        """The response to a call that has ended: JSON, or one event for a host that reads no JSON."""
         library = self._calls.library
         if self._end is None and self._calls.closed:
             raise library.ReadError(
@@ -261,14 +261,14 @@ class _HttpCall:
             self._calls.end(self)
 
     def _refuse(self, error: CredentialRefusedError) -> _End:
-        """Have the host's auth flow learn that a credential is refused. It may send the request again."""
+        """The end for a refused credential. The host's auth flow may send the request again."""
         record_id = self._call.record_id
         if error.handle is not None and error.handle.task_id is not None:
             record_id = error.handle.reference["record_id"]
         self._host.note_refusal(record_id)
         return _End(MadeCall(as_rpc_error(error)), error.http_status or 401, error.challenge, record_id)
 
-    # ── what the host is told ─────────────────────────────────────────────────────────────────
+    # ── the reply ─────────────────────────────────────────────────────────────────────────────
 
     def encode_reply(self) -> bytes:
         """The reply to the host, once the call has ended."""
@@ -279,11 +279,11 @@ class _HttpCall:
         return encode_reply(self._call.request_id, reply)
 
     def _calls_again(self, end: _End) -> bool:
-        """Whether the session is told to call again, by a result without questions, instead of by 401 or 403.
+        """Whether a result without questions tells the session to call again, in place of 401 or 403.
 
-        The auth flow gets that status as the reply to the call that is made again.
-        An event stream that has begun has its status. And an auth flow sends a request again only once, so
-        that what expires again after it was renewed cannot be told to it by a status.
+        The auth flow gets that status as the reply to the next call. In this one it is too late for a status
+        if the event stream has begun, or if the credential was renewed, accepted, and has expired again: an
+        auth flow sends a request again only once.
         """
         is_too_late = self.stream is not None or (
             self._was_refused and self._calls.servers.requests.has_accepted(self._host)
@@ -304,7 +304,7 @@ class _HttpCall:
 class _Body(AsyncIterator[bytes]):
     """The body of the response to a call, which is closed with it.
 
-    ``content`` is all of it; ``None`` where it is the events of the call's stream, and then the reply.
+    ``content`` is the whole body; ``None`` is the events of the call's stream, and then the reply.
     """
 
     def __init__(self, call: _HttpCall, content: bytes | None) -> None:
@@ -325,5 +325,5 @@ class _Body(AsyncIterator[bytes]):
         return self._rest.pop(0)
 
     async def aclose(self) -> None:
-        """End the call, if it has not ended, and note what has become of its outcome."""
+        """End the call, if it has not ended, and note whether the host has read its outcome."""
         await self._call.close(is_read=self._rest == [])

@@ -107,7 +107,7 @@ def tasks_http_client_factory(*, library: Library | None = None, **options: Any)
 
     Args:
         library: As for :func:`tasks_http_client`.
-        options: As for :func:`tasks_http_client`. What the factory is called with goes before them.
+        options: As for :func:`tasks_http_client`. Arguments of the factory win over them.
 
     Returns:
         ``factory(headers=None, timeout=None, auth=None, **more)``, with further options of the library's

@@ -1,7 +1,7 @@
 """Our own requests over the transport of a host's client, with the host's headers, beneath its auth.
 
-The headers are those of the host's request for whose sake a request of ours is sent, since thousands of
-calls share one session. They come as its context, and are kept nowhere else.
+Thousands of calls share one session, so each request of ours has the host's request that it serves as its
+context, and takes the headers from there. They are kept nowhere else.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _OF_ONE_REQUEST: Final = frozenset(
     | {"accept", "accept-encoding", "last-event-id", "mcp-session-id", "mcp-protocol-version"}
     | {"mcp-method", "mcp-name", "idempotency-key"}
 )
-"""Headers that say something of the host's own request, and nothing of the host."""
+"""Headers that describe the host's own request, so that ours do not repeat them."""
 
 _ARGUMENTS: Final = "mcp-param-"
 
 _OF_A_USER: Final = re.compile(
     "auth|key|token|cookie|secret|credential|user|tenant|account|customer|org|principal"
 )
-"""In the names of headers that may tell one user of a host from another. Headers of tracing, which differ
-with each request, have none of these in their names."""
+"""Found in the names of headers that may tell one user of a host from another. It is not found in those of
+headers of tracing, which differ with each request."""
 
 _RECORD: Final = "mcp_tasks_client.record_id"
-"""The extension of an httpx request that names the record of its call, should an auth flow send it again."""
+"""The extension of an httpx request with the record of the call that it continues if it is sent again."""
 
-_NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
-"""The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
+_DEFAULT_TIMEOUTS: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
+"""The default time-outs of httpx. A client with these gets ours, as if its host had chosen none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,9 +52,9 @@ class HostRequest(CallContext):
     """The host's request that is being served, over HTTP.
 
     Attributes:
-        request: As it came, of httpx or httpx2.
-        headers: That go with each request of ours.
-        url: To which it goes.
+        request: The request of httpx or httpx2.
+        headers: Sent with each request of ours.
+        url: The URL of the request.
         user: Equal for requests that go with the same credential: a digest of the headers that may tell users
             apart. It is stored nowhere.
     """
@@ -66,7 +66,7 @@ class HostRequest(CallContext):
 
     @classmethod
     def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
-        """The host's request, as it is served here.
+        """Read a request of httpx or httpx2.
 
         ``is_one_user``: all requests are of one user, though their credentials differ.
         """
@@ -86,12 +86,12 @@ class HostRequest(CallContext):
 
     @property
     def record_id(self) -> str | None:
-        """Of the call that this request goes on with, once it was refused and is sent again."""
+        """The record of the call that this request continues, if it was refused and is sent again."""
         record_id: str | None = self.request.extensions.get(_RECORD)
         return record_id
 
     def note_refusal(self, record_id: str | None) -> None:
-        """Note on the host's request, which an auth flow may send again, which call it then goes on with."""
+        """Note on the host's request which call it continues if an auth flow sends it again."""
         self.request.extensions[_RECORD] = record_id
 
     def name(self, request_id: RequestId | None) -> Hashable:
@@ -119,7 +119,7 @@ class InnerTransport(Transport):
         return host in self._accepted
 
     async def send(self, url: httpx.URL, request: Request) -> Response:
-        """Send a request as the host would, whose request is its context."""
+        """Send a request with the headers and time-outs of the host's request that is its context."""
         host = request.context
         if not isinstance(host, HostRequest):
             raise ConnectionLostError(
@@ -131,8 +131,8 @@ class InnerTransport(Transport):
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]
         extensions = host.request.extensions  # such as the name for TLS, and the host's time-outs
-        timeout = extensions.get("timeout") or _NO_WISH
-        if timeout == _NO_WISH:
+        timeout = extensions.get("timeout") or _DEFAULT_TIMEOUTS
+        if timeout == _DEFAULT_TIMEOUTS:
             timeout = {"connect": CONNECT_S, "read": request.silence_s, "write": WRITE_S, "pool": None}
         sent = self._library.Request(
             request.verb,

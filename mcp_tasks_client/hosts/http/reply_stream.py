@@ -34,7 +34,7 @@ _OURS: Final = "mcp-tasks-client-"
 """Begins the IDs of our requests to hosts."""
 
 _MOST_UNREAD: Final = 1000
-"""Messages that wait to be read, at most, but for questions. Progress beyond that is not told."""
+"""Messages that may wait to be read. Further progress is dropped; questions are not."""
 
 
 def is_own_request(request_id: object) -> bool:
@@ -45,7 +45,7 @@ def is_own_request(request_id: object) -> bool:
 class ReplyStream:
     """The events of one reply, among them requests to the host, as before 2026-07-28.
 
-    ``work`` makes the call, and never raises but when it is cancelled natively. The clock times comments.
+    ``work`` makes the call, and raises only if it is cancelled natively. The clock times comments.
     """
 
     def __init__(self, work: Callable[[], Awaitable[None]], clock: Clock) -> None:
@@ -87,7 +87,7 @@ class ReplyStream:
         try:
             if not self.over:
                 reply = await self._asked.ask(request_id, send, None)
-        except anyio.get_cancelled_exc_class():  # somebody else has answered, or another process may ask
+        except anyio.get_cancelled_exc_class():  # there is another answer, or another process may ask
             params = {"requestId": request_id, "reason": "The question needs no answer here any more."}
             self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
             raise
@@ -102,7 +102,7 @@ class ReplyStream:
     async def start(self) -> None:
         """Begin the call, and return when there is something to read, or the call has ended."""
         self._changed = make_signal()
-        # No block of the host's outlasts the reading of the response.
+        # The host may read the response after all its task groups have ended.
         self._task = spawn(self._run, self._end)
         while not (self.over or self._unread):
             await self._wait_for_change(None)

@@ -33,7 +33,7 @@ _MOST_SERVERS: Final = 64
 """Sessions that are kept, unless more have calls under way."""
 
 _MOST_NOTED: Final = 10_000
-"""Keys, and sessions of hosts, of which something is remembered."""
+"""Idempotency keys whose user is remembered, and likewise users whose declared capabilities are."""
 
 _OLDER: Final[dict[str, Any]] = {"receive": None, "task_preference": "auto", "task_ttl_s": 86_400.0}
 
@@ -68,7 +68,7 @@ class Servers:
         self._key_users: dict[tuple[str, str], str] = {}
 
     def note_declared(self, host: HostRequest, message: JSONObject) -> None:
-        """Note what a host declares in ``initialize``."""
+        """Note the capabilities that a host declares in ``initialize``."""
         params = message.get("params")
         capabilities = params.get("capabilities") if isinstance(params, dict) else None
         declared = capabilities if isinstance(capabilities, dict) else {}
@@ -114,7 +114,7 @@ class Servers:
         return server
 
     def _check_key(self, host: HostRequest, call: HostCall, endpoint: str) -> None:
-        """Refuse a key that another user has there. A principal says that all requests are one user's."""
+        """Refuse a key that another user has used there. With a principal all requests are of one user."""
         if not isinstance(call.key, str) or self._principal:
             return
         key = endpoint, call.key
@@ -161,7 +161,7 @@ class Server:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where calls are made, once :meth:`takes` has found out how."""
+        """Makes the calls, once :meth:`takes` has found out the version."""
         assert self._endpoint is not None
         return self._endpoint
 
@@ -174,7 +174,7 @@ class Server:
                 self._endpoint = Endpoint(
                     self._engine, self.session, self.inputs, self._scope, hears=self.is_older
                 )
-            # At an older server the host's own session may be what a plain call is about.
+            # At an older server a plain call may concern the host's own MCP session.
             name = call.tool_call.name
             return keyed or not self.is_older or await self.session.may_make_task(name, context=host)
         except SessionError as error:

@@ -50,7 +50,7 @@ else:
 __all__ = ["TasksHttpTransport"]
 
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
-"""One of these stands in each message that is of interest here."""
+"""Each message that is read here contains one of these."""
 
 _JSON: Final = "application/json"
 _BEFORE_JSON: Final = b" \t\r\n\0\xef\xbb\xbf\xff\xfe"
@@ -64,10 +64,10 @@ class TasksHttpTransport(_AnyTransport):
 
     Each ``tools/call`` that passes is made here, over ``inner``, in the caller's own task: with the host's
     headers and time-outs, beneath its auth and event hooks. If the server makes a task of it, the task is
-    journaled, and the reply to the host is its result. What a crash leaves unfinished,
-    ``TasksClient(url).resume()`` takes up. The host may have negotiated any version of the protocol. A call
-    that need not become a task at a server that offers them only in an older version, and any call while the
-    server cannot be asked for its version, passes as it is.
+    journaled, and the reply to the host is its result. ``TasksClient(url).resume()`` takes up calls that a
+    crash leaves unfinished. The host may have negotiated any version of the protocol. A call that need not
+    become a task at a server that offers them only in an older version, and any call while the server cannot
+    be asked for its version, passes as it is.
 
     The journal is opened for the first call. Closing the client ends the calls that still wait; their tasks
     go on.
@@ -96,15 +96,15 @@ class TasksHttpTransport(_AnyTransport):
             :class:`Journal` is used as it is.
         endpoint: The server's name in the journal; ``None`` derives it from the URL of each request.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         poll: Latency against load.
         elicitation: Answers ``elicitation/create``.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
-        on_abandon: What happens to the task of a call that the host cancels: ``"detach"`` or ``"cancel"``.
-        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+        on_abandon: A call that the host cancels leaves its task (``"detach"``) or cancels it (``"cancel"``).
+        output_schema: How to treat a result that does not match its tool's output schema: ``"raise"`` an
             error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema.
-        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and an observer; ``None`` is the real ones.
 
     Raises:
         TypeError: ``inner`` is a transport of neither library, or ``journal`` none of the above.
@@ -112,7 +112,7 @@ class TasksHttpTransport(_AnyTransport):
     """
 
     def __new__(cls, inner: Any, **options: Any) -> Self:
-        """An instance that is a transport of the library that ``inner`` is of."""
+        """An instance that is also a transport of ``inner``'s library."""
         library = library_of(inner, "AsyncBaseTransport")
         if library is None:
             raise TypeError(
@@ -142,7 +142,7 @@ class TasksHttpTransport(_AnyTransport):
         assert library is not None, "__new__ has looked"
         self._library: Any = library
         self._inner: Any = inner
-        self._is_one_user = bool(principal)  # a principal says whose all requests are
+        self._is_one_user = bool(principal)  # a principal is the user of all requests
         options = SharedOptions(
             journal=journal,
             endpoint=endpoint,
@@ -165,7 +165,7 @@ class TasksHttpTransport(_AnyTransport):
     # ── traffic ───────────────────────────────────────────────────────────────────────────────
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Make the call that a request is, or pass the request on."""
+        """Make the call in a request, or pass the request on."""
         content, is_json = await _body_of(request), _kind_of(request) == _JSON
         message = read_message(content) if is_json else None
         if message is not None:
@@ -224,7 +224,7 @@ class TasksHttpTransport(_AnyTransport):
     async def aclose(self) -> None:
         """End the calls that still wait, and close the inner transport. Their tasks go on.
 
-        In code that a call awaits itself, such as a callback, it returns at once, and the closing goes on.
+        Awaited by code of a call, such as a callback, it returns at once, and the closing goes on.
         """
         await self._close(self._inner.aclose)
 
@@ -243,7 +243,7 @@ class TasksHttpTransport(_AnyTransport):
 
 
 async def _body_of(request: Any) -> bytes:
-    """The body of a request, if it may be of interest; else empty. One that is streamed is left unread."""
+    """The body of a request, if it may be of interest; else empty. A stream is read only if it is JSON."""
     if request.method != "POST":
         return b""
     if _kind_of(request) == _JSON:

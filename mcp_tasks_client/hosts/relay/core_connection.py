@@ -56,7 +56,7 @@ class RelayConnection(Connection):
         router.hear = lambda message: hear(self, message, source)
 
     async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
-        # The host has begun the session, and its ``initialize`` told what the client declares.
+        # The host has begun the session, and its ``initialize`` had the client's capabilities.
         await checkpoint()
         return self._router.introduction or {}
 

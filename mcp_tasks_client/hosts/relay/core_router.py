@@ -27,7 +27,7 @@ __all__ = ["TaskRouter"]
 logger = logging.getLogger("mcp_tasks_client")
 
 _MAX_TASKS: Final = 10_000
-"""Tasks of ours that are known, at most. Cancelled tasks are, because they may still ask."""
+"""Tasks of ours that are remembered, at most; cancelled ones as well, because they may still ask."""
 
 
 class TaskRouter(Interceptor):
@@ -35,7 +35,7 @@ class TaskRouter(Interceptor):
 
     Args:
         inputs: Answers the questions that the host's session does not declare.
-        clock: By which a question waits for the creation of its task.
+        clock: Times the wait of a question for the creation of its task.
 
     Attributes:
         introduction: The server's answer to ``initialize``; ``None`` before that, and in a session
@@ -57,13 +57,13 @@ class TaskRouter(Interceptor):
     # ── the handshake ─────────────────────────────────────────────────────────────────────────
 
     def initialize(self, params: JSONObject) -> JSONObject:
-        """Declare what we can answer besides what the host's session declares."""
+        """Declare the kinds of questions that we can answer besides those of the host's session."""
         theirs, ours = params.get("capabilities") or {}, self._inputs.capabilities
         self._ours = frozenset(ours) - frozenset(theirs)
         return {**params, "capabilities": {**ours, **theirs}}
 
     def initialized(self, result: JSONObject) -> None:
-        """Take what the server said of itself, if it speaks 2025-11-25."""
+        """Keep the server's introduction, if it speaks 2025-11-25."""
         if result.get("protocolVersion") == CORE_TASKS_VERSION:
             self.introduction = result
         else:
@@ -88,7 +88,7 @@ class TaskRouter(Interceptor):
         if len(self._tasks) > _MAX_TASKS:
             del self._tasks[next(iter(self._tasks))]
 
-    # ── what the server sends ─────────────────────────────────────────────────────────────────
+    # ── messages of the server ────────────────────────────────────────────────────────────────
 
     def takes_request(self, request: JSONObject) -> bool:
         """Whether a request may be a question of a task of ours, or is answered in the host's place."""
@@ -112,7 +112,7 @@ class TaskRouter(Interceptor):
         return "to host"
 
     def takes_notification(self, method: str, params: JSONObject) -> bool:
-        """Hear a notification. The host's session does not know of our tasks, and need not hear of them."""
+        """Hear a notification. Returns whether it is of a task of ours, unknown to the host's session."""
         if self.hear is not None:
             self.hear({"method": method, "params": params})
         return method == "notifications/tasks/status" and params.get("taskId") in self._tasks

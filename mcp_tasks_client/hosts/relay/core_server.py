@@ -1,4 +1,4 @@
-"""A server of 2025-11-25 behind the transport of a host's session, and who answers its questions."""
+"""A server of 2025-11-25 behind the transport of a host's session, and the answers to its questions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LIST_S: Final = 10.0
 
 
 class CoreServer:
-    """The server, as a session at 2025-11-25 has it.
+    """The server behind a session at 2025-11-25.
 
     Questions that the callbacks do not answer go to the host's session. ``session_id`` gives the
     ``Mcp-Session-Id``, and ``None`` while it cannot be seen.
@@ -69,7 +69,7 @@ class CoreServer:
             limits=limits,
             client_info={},  # the host has introduced itself
             inputs=self.inputs,
-            # What the server has a client run as tasks is the business of the host's session.
+            # Tasks that the server has a client run are run by the host's session.
             receiver=Receiver(Callbacks(), ReceivePolicy(), clock),
             preference=preference,
             clock=clock,
@@ -112,7 +112,7 @@ class CoreServer:
 
 
 class _RelayInputs(Inputs):
-    """Asks the transport's callbacks, and the host's session what they do not answer."""
+    """Asks the transport's callbacks, and the host's session if there is no callback for a question."""
 
     def __init__(self, callbacks: Callbacks, relay: Relay) -> None:
         self._callbacks = callbacks
@@ -120,7 +120,7 @@ class _RelayInputs(Inputs):
 
     @property
     def capabilities(self) -> JSONObject:
-        """Everything, since the host's session says itself what it cannot answer."""
+        """All kinds, since the host's session itself refuses those that it cannot answer."""
         return {kind.name: {} for kind in KINDS.values()} | self._callbacks.capabilities
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:

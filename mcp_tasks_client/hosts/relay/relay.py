@@ -1,9 +1,9 @@
 """A proxy between a host's session and its transport.
 
 A transport of the official SDK is a pair of streams of messages. The relay stands between these streams and
-the session. Every message passes unchanged, except what its :class:`Interceptor` takes: a call of the host's
-whose result the interceptor brings itself, a request or a notification of the server's. Requests of our own
-travel over the same connection, under JSON-RPC IDs that the host's session never uses.
+the session. Every message passes unchanged, except those that its :class:`Interceptor` takes: calls of the
+host's that the interceptor makes, and requests and notifications of the server's. Requests of our own travel
+over the same connection, under JSON-RPC IDs that the host's session never uses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
 class Interceptor(ABC):
-    """Decides what a relay takes."""
+    """Decides which messages a relay takes."""
 
     @abstractmethod
     def initialize(self, params: JSONObject) -> JSONObject:
@@ -79,7 +79,7 @@ class Interceptor(ABC):
 
     @abstractmethod
     async def serve_request(self, request: JSONObject) -> Reply | Passage:
-        """The reply to a server's request, or what becomes of the request instead.
+        """The reply to a server's request, or the passage of the request.
 
         Cancelled when the server cancels the request, or uses its ID for another one.
         """
@@ -112,11 +112,11 @@ class HostStream(ObjectReceiveStream[Any]):
         return message
 
     async def aclose(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         await self._stream.aclose()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stream.close()
 
 
@@ -142,12 +142,12 @@ class Relay:
         self._unreadable: Exception | None = None
 
     async def run(self, interceptor: Interceptor, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
-        """Pass on what comes, until cancelled.
+        """Pass messages on, until cancelled.
 
         Args:
-            interceptor: Decides what does not pass.
+            interceptor: Decides which messages do not pass.
             host: The stream that the host's session writes to, and the one that :class:`HostStream` reads.
-            server: The transport's streams: what the server sends, and what is sent to the server.
+            server: The transport's streams: from the server, and to the server.
         """
         self._interceptor = interceptor
         (from_host, self._to_host), (from_server, self._to_server) = host, server
@@ -180,8 +180,8 @@ class Relay:
         """Send a request to the server, and wait for its reply.
 
         Args:
-            errors: Of this request, which name its method.
-            params: Of this request.
+            errors: Makes the errors of this request, and has its method.
+            params: Sent unchanged.
             timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
             request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
             metadata: For the transport, as the SDK has it.
@@ -198,7 +198,7 @@ class Relay:
             return reply
         if self.closed.is_set():
             raise errors.closed("connection of the host's session", sent=sent)
-        # Transports of mcp 1.x tell of a reply that they cannot read, but not whose it is.
+        # Transports of mcp 1.x report a reply that they cannot read, but not the request that it answers.
         unread = unread_in(str(self._unreadable)) if self._unreadable is not before else None
         if unread is not None:
             raise errors.unread(unread)
@@ -264,7 +264,7 @@ class Relay:
             return True
         return False
 
-    # ── what the host sends ───────────────────────────────────────────────────────────────────
+    # ── messages of the host ──────────────────────────────────────────────────────────────────
 
     async def _take_from_host(self, message: Any) -> None:
         said = read_message(message)
@@ -324,7 +324,7 @@ class Relay:
                 self._call_ended.set()
                 self._call_ended = anyio.Event()
 
-    # ── what the server sends ─────────────────────────────────────────────────────────────────
+    # ── messages of the server ────────────────────────────────────────────────────────────────
 
     async def _pump_server(self, from_server: Any) -> None:
         try:
@@ -341,7 +341,7 @@ class Relay:
             self._to_host.close()
 
     async def _pass_to_host(self, message: Any) -> None:
-        with suppress(*_CLOSED):  # the host reads no more
+        with suppress(*_CLOSED):  # the host has stopped reading
             await self._to_host.send(message)
 
     def _take_from_server(self, message: Any) -> Any | None:
@@ -415,5 +415,5 @@ class Relay:
 
 
 def _resumes(message: Any) -> bool:
-    """Whether a call goes on by a resumption token of the SDK, so that it was sent before."""
+    """Whether the SDK continues a call that was sent before, by a resumption token."""
     return getattr(message.metadata, "resumption_token", None) is not None

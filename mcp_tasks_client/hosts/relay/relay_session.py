@@ -51,7 +51,7 @@ class RelaySession(WireSession):
     async def tool(
         self, name: str, *, fresh: bool = False, context: CallContext | None = None
     ) -> Tool | None:
-        """Nothing: the host's session knows the tools, and checks results itself."""
+        """``None``: the host's session knows the tools, and checks results itself."""
         return None
 
     async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:

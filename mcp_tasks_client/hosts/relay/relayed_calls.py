@@ -35,8 +35,8 @@ _NO_TASKS: Final = (
 class RelayedCalls:
     """Makes each ``tools/call`` of the host's in a task of the relay's, and brings its reply.
 
-    Questions that the callbacks do not answer go to the host's session. ``core_server`` is the server as a
-    session at 2025-11-25 has it.
+    Questions that the callbacks do not answer go to the host's session. ``core_server`` makes the calls of a
+    session at 2025-11-25.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RelayedCalls:
         await self._core_server.session.aclose()
 
     def _find_endpoint(self, call: HostCall) -> Endpoint:
-        """Where a call of a session at 2026-07-28 is made. All that declare the same share it."""
+        """The endpoint for a call of a session at 2026-07-28. Calls that declare the same share it."""
         inputs = self._callbacks or HostInputs(call.capabilities or {})
         asked = frozenset(inputs.capabilities)
         if asked not in self._endpoints:
@@ -103,6 +103,6 @@ class RelayedCalls:
 
     @cached_property
     def _core_endpoint(self) -> Endpoint:
-        """Where the calls of a session at 2025-11-25 are made."""
+        """The endpoint for the calls of a session at 2025-11-25."""
         server = self._core_server
         return Endpoint(self._engine, server.session, server.inputs, self._scope, hears=True)

@@ -51,23 +51,23 @@ __all__ = ["TasksTransport"]
 
 _MAX_UNREAD: Final = 10_000
 """Messages that wait to be read by the host's session, at most. A session of mcp 1.x reads nothing while one
-of its callbacks runs, and what comes meanwhile may be for us."""
+of its callbacks runs, and messages behind may be for us."""
 
 
 class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     """A transport above which a session of mcp 1.x or 2.x need not know of tasks.
 
-    Entered, it gives what the wrapped transport gives. If the server makes a task of the session's
+    Entered, it gives the wrapped transport's tuple. If the server makes a task of the session's
     ``tools/call``, the task is journaled and seen through here, and its result is the reply. The session may
     speak 2026-07-28 or 2025-11-25. The server's questions go to the callbacks given here, or to the session's
     own, once each. Everything else passes unchanged: a session at another version, and a call that the SDK
-    resumes by a token. At 2025-11-25 a session that gives up waiting by a read time-out tells nobody so. Its
+    resumes by a token. At 2025-11-25 a session that gives up waiting by a read time-out does not say so. Its
     task goes on to its end.
 
     An error that no server has sent is a JSON-RPC error -32603, whose message says what to do next.
 
-    ``TasksClient(url).resume()`` takes up what a crash leaves unfinished. At 2025-11-25 a task outlives the
-    process if its MCP session does. The SDK ends the session when the transport is left, unless told
+    ``TasksClient(url).resume()`` takes up calls that a crash leaves unfinished. At 2025-11-25 a task outlives
+    the process if its MCP session does. The SDK ends the session when the transport is left, unless told
     otherwise: ``streamable_http_client(url, terminate_on_close=False)``. Resuming needs the ID of the MCP
     session: mcp 1.x gives it with the transport, and on mcp 2.x the host passes ``session_id``.
 
@@ -77,25 +77,25 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create`` of tasks, and every other one if the session declares no
             callback of its own. ``None``, here and for the next two, leaves all of them to the session.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         poll: Latency against load.
-        on_abandon: What happens to the task of a call that the session cancels, or waits for when the
-            transport is left: ``"detach"`` or ``"cancel"``.
-        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+        on_abandon: Whether the task of a call goes on (``"detach"``) or is cancelled (``"cancel"``) if the
+            session cancels the call, or waits for it when the transport is left.
+        output_schema: How to treat a result that does not match its tool's output schema: ``"raise"`` an
             error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema. At
             2026-07-28 that is left to the session, which knows the tools.
         on_update: Gets each changed :class:`Task` of every call.
         task_preference: Whether to ask for tasks, as for :class:`TasksClient`.
         task_ttl_s: Seconds for which the server is asked to keep a task and its result.
-        session_id: The ``Mcp-Session-Id``, or what returns it once the session is initialized. ``None``
-            takes it from the transport, if that gives it. Means nothing at 2026-07-28.
+        session_id: The ``Mcp-Session-Id``, or a function that returns it once the session is initialized.
+            ``None`` takes it from the transport, if that gives it. Means nothing at 2026-07-28.
         hide_task_support: Whether ``tools/list`` is shown to the session without ``execution.taskSupport``,
             for hosts that skip such tools.
-        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and an observer; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.
@@ -180,7 +180,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         """Enter the wrapped transport, and open the journal.
 
         Returns:
-            What the transport gave, with streams of ours in place of the first two.
+            The transport's own tuple, with streams of ours in place of the first two.
 
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
@@ -198,15 +198,14 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     ) -> None:
         """Abandon the calls that still wait, close the journal, and leave the wrapped transport.
 
-        In code that the transport awaits itself, such as a callback, it returns at once, and the leaving goes
-        on.
+        Awaited by code of a call, such as a callback, it returns at once, and the leaving goes on.
         """
         assert self._own is not None
         await self._own.leave(2 * self._leave_s)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        """Have everything open.
+        """The wrapped transport, the relay and the journal, all open.
 
         In a task of its own: a host that is cancelled may be in the middle of a call, and the reply with its
         task ID must find the wrapped transport open.
@@ -222,7 +221,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             await tasks.__aenter__()
             tasks.start_soon(self._relay.run, self._router, (from_host, to_host), (from_server, to_server))
             try:
-                # What is said on leaving has to arrive, so the relay runs until then.
+                # Messages that are sent on leaving have to arrive, so the relay runs until then.
                 async with host_reads, host_writes, self._engine.using_journal():
                     try:
                         yield
@@ -264,7 +263,7 @@ class _Router(TaskRouter):
         self._hides_task_support = hides_task_support
 
     def takes_call(self, params: JSONObject) -> bool:
-        """Whether calls of the session can become tasks. A call with a key asks for just that."""
+        """Whether calls of the session can become tasks, or this one has a key."""
         return is_current(params) or self.introduction is not None or key_of(params) is not None
 
     async def serve_call(self, request: JSONObject, metadata: Any) -> MadeCall | None:
@@ -277,7 +276,7 @@ class _Router(TaskRouter):
         return super().takes_notification(method, params)
 
     def listed(self, result: JSONObject) -> JSONObject | None:
-        """The list of tools without what it says of tasks."""
+        """The list of tools without ``execution.taskSupport``, if that is hidden."""
         tools = result.get("tools")
         if not (self._hides_task_support and isinstance(tools, list)):
             return None

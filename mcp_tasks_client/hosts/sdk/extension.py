@@ -34,7 +34,7 @@ from pydantic import (
 )
 
 from ...engine.audience import OnUpdate
-from ...engine.endpoint import Endpoint, Line
+from ...engine.endpoint import Endpoint, HostLine
 from ...engine.engine import OnAbandon
 from ...engine.environment import Environment
 from ...engine.progress import tell_progress
@@ -62,7 +62,7 @@ logger = logging.getLogger("mcp_tasks_client")
 
 
 class ClaimedTask(Result):
-    """A task as the answer to ``tools/call``, of any shape: nothing in it may cost its ID."""
+    """A task as the reply to ``tools/call``, of any shape, so that no fault in it loses the task ID."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
@@ -87,7 +87,7 @@ class ClaimedTask(Result):
 
     @property
     def raw(self) -> JSONObject:
-        """The reply as it came."""
+        """The reply as the server sent it."""
         return self._raw
 
     @property
@@ -107,7 +107,7 @@ class TasksExtension(ClientExtension):
     """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
 
     ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
-    first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients of
+    first. ``TasksClient(client).resume()`` takes up calls that a crash left unfinished. Several clients of
     one event loop may share an extension, also at the same time.
 
     Two kinds of calls see a task through themselves, so that it is not journaled.
@@ -126,20 +126,20 @@ class TasksExtension(ClientExtension):
         endpoint: Names the server in the journal; ``None`` derives it from the client's URL or
             command, and is refused where the client has neither.
         principal: On whose behalf; records of one principal are never used for another.
-        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
+        application: Names the program in the journal, as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
             client's own callback.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         poll: Latency against load.
-        on_abandon: What happens to the task of a call that times out or is cancelled.
-        output_schema: As for :class:`TasksClient`, and for ``TasksClient(client)``. What the client's own
-            ``call_tool`` returns is checked by the SDK.
+        on_abandon: As for :class:`TasksClient`.
+        output_schema: As for :class:`TasksClient`, and for ``TasksClient(client)``. The SDK checks the
+            results of the client's own ``call_tool``.
         timeout_excludes_questions: Whether the ``read_timeout_seconds`` of a call does not count while the
             host is asked by its task.
         on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
             given the status messages besides.
-        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and an observer; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.
@@ -184,7 +184,7 @@ class TasksExtension(ClientExtension):
         self.engine = self.options.make_engine()
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """Tasks, and who sees them through. The SDK asks once for each client that is made.
+        """The claim on tasks, with their resolver. The SDK asks once for each client that is made.
 
         Raises:
             ValueError: The client's server has no address, and the extension was given no ``endpoint``.
@@ -210,10 +210,10 @@ class Resolver:
         self._endpoints: WeakKeyDictionary[ClientSession, Endpoint] = WeakKeyDictionary()
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
-        """The result of a task, when it is there.
+        """The result of a task, once it has ended.
 
         Raises:
-            TasksClientError: There will be none, or not in the time that the call was given.
+            TasksClientError: There is no result, or the call's time limit has passed.
         """
         try:
             reply = read_call_reply(claimed.raw)
@@ -234,7 +234,7 @@ class Resolver:
         endpoint = self._endpoints.get(context.session)
         if endpoint is None:
             endpoint = self._endpoints[context.session] = self._make_endpoint(context.session)
-        line = Line(_listeners(self.extension.on_update, claimed._progress))
+        line = HostLine(_listeners(self.extension.on_update, claimed._progress))
         try:
             return await endpoint.see_task_through(
                 line,
@@ -249,7 +249,7 @@ class Resolver:
             raise
 
     def _make_endpoint(self, session: ClientSession) -> Endpoint:
-        """All calls over one connection. Its session caps their polls."""
+        """The endpoint of all calls over one connection, whose session caps their polls."""
         engine, callbacks = self.extension.engine, self.extension.options.callbacks
         # Weakly, because the endpoint is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
@@ -264,7 +264,7 @@ class Resolver:
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
-    """The session, for as long as somebody else keeps it."""
+    """The session, for as long as its owner keeps it."""
     reference = weakref.ref(session)
 
     def current() -> ClientSession:

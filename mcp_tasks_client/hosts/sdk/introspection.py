@@ -1,9 +1,9 @@
 """Parts of the official SDK 2.x and FastMCP 4.x that we rely on beyond their public interface.
 
 Every private name, frame and error text that the drop-in needs stands here, each in a function that
-says what it reads and what is lost without it. A function that does not find what it looks for
-answers with the value that does least harm. ``tests/hosts/sdk/test_introspection.py`` has one test
-for each, and fails first on a release that has changed one.
+says what it reads and what is lost without it. A function that finds nothing returns the value that does
+least harm. ``tests/hosts/sdk/test_introspection.py`` has one test for each, and fails first on a release that
+has changed one.
 
 Importing this module imports neither package, because :func:`is_client` is asked before either is needed.
 """
@@ -69,15 +69,15 @@ _MADE_UP: Final = (
 """Code, and beginning of the message, of the errors that the SDK answers in a server's name."""
 
 _HIDING: Final = ("Server returned an error response", "Request '", "Timed out after ", "Failed to parse")
-"""Beginnings of those that say neither whether the server will refuse the request again nor that it will not:
-400 and 503 read the same, and a reply to another JSON-RPC ID is no reply."""
+"""Beginnings of those that do not tell whether the server would refuse the request again: 400 and 503 read
+the same, and a reply to another JSON-RPC ID is no reply."""
 
 _CLOSED: Final = (-32000, "Connection closed")
 _REDIRECT: Final = re.compile(r"Redirect to (\S+) not followed")
 _UNREAD: Final = re.compile(
     r"Invalid JSON: ((lone leading surrogate|unexpected end of hex|number out of|recursion limit)[^\[]*)"
 )
-"""What pydantic says of JSON that only its parser refuses: half a surrogate pair, more than 4,300 digits,
+"""Pydantic's words about JSON that only its parser refuses: half a surrogate pair, more than 4,300 digits,
 more than 200 levels."""
 
 _TOO_LARGE: Final = re.compile(r"SSE stream failed: Server-sent event exceeded the (\d+) byte limit")
@@ -88,7 +88,7 @@ _TOO_LARGE: Final = re.compile(r"SSE stream failed: Server-sent event exceeded t
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is."""
+    """The address of a server."""
 
     endpoint: str
     """The server's name in the journal."""
@@ -100,8 +100,8 @@ class Address:
 def is_client(candidate: object) -> bool:
     """Whether ``candidate`` is a client or a session of the official SDK or of FastMCP.
 
-    Reads the names of its classes and of their modules. If a class is renamed, ``TasksClient`` takes the
-    client for something that it cannot use, and says what it takes.
+    Reads the names of its classes and of their modules. If a class is renamed, ``TasksClient`` refuses the
+    client by an error that names the types it takes.
     """
     return any(
         kind.__name__ in _CLASSES and kind.__module__.partition(".")[0] in _PACKAGES
@@ -112,9 +112,9 @@ def is_client(candidate: object) -> bool:
 def address_of(client: object) -> Address | None:
     """The address of a client's server; ``None`` if the server is in this process, or cannot be seen.
 
-    Reads ``mcp.Client.server``, which is what the client was given, and ``fastmcp.Client.transport``, which
-    is what the client has made of it: of either, ``url``, or ``command``, ``args`` and ``cwd``. Without
-    them the host is asked for an ``endpoint``.
+    Reads ``mcp.Client.server``, as the client was given it, and ``fastmcp.Client.transport``, as the client
+    has made it: of either, ``url``, or ``command``, ``args`` and ``cwd``. Without them the host is asked for
+    an ``endpoint``.
 
     Raises:
         ValueError: The URL is not an absolute ``http`` or ``https`` URL.
@@ -184,9 +184,9 @@ class DeclaringMeta(dict[str, Any]):
 
     Relies on how ``ClientSession.send_request`` stamps a request: it assigns the session's capabilities to
     an item of the ``_meta`` that :meth:`Request.model_dump` gave. The public ``ClientSession.adopt()`` would
-    not do: it declares what the session's constructor was given, for every request of the session, so that
-    the host's own calls would be answered with tasks as well. Without the assignment nothing more is
-    declared, so that the server answers each call itself, or asks for the capability.
+    not do: it declares the constructor's extensions for every request of the session, so that the host's own
+    calls would be answered with tasks as well. Without the assignment nothing more is declared, so that the
+    server answers each call itself, or asks for the capability.
     """
 
     def __init__(self, meta: Mapping[str, Any], capabilities: JSONObject) -> None:
@@ -224,8 +224,8 @@ def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
     """The error that an error reply means, which the SDK may have made up.
 
     Reads the words with which the SDK refuses an event that is too large, a redirect, or JSON that it cannot
-    read, and those that hide what the server has said. Without the former a final reply counts as one whose
-    reason is hidden; without the latter, the same poll is repeated in vain for as long as somebody waits.
+    read, and those that hide the server's reason. Without the former a final reply counts as one whose reason
+    is hidden; without the latter, the same poll is repeated in vain for as long as somebody waits.
     """
     message = reply.message
     if reply.data is not None or reply.code is None or not was_made_up(reply.code, message):
@@ -245,7 +245,7 @@ def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
 
 
 def unread_in(message: str) -> str | None:
-    """What the SDK's parser says of JSON that it alone refuses; ``None`` if it says something else.
+    """The words of the SDK's parser about JSON that it alone refuses; ``None`` if it has other words.
 
     Reads the words of pydantic's ``json_invalid``. Without them such a reply counts as one whose reason is
     hidden.
@@ -254,7 +254,7 @@ def unread_in(message: str) -> str | None:
     return None if found is None else found[1].rstrip()
 
 
-# ── the code that has a reply in its hands ────────────────────────────────────────────────────────
+# ── the SDK's code that reads a reply ─────────────────────────────────────────────────────────────
 
 
 def result_of_invalid_reply(error: BaseException) -> JSONObject | None:
@@ -288,7 +288,7 @@ def progress_callback_of_reply() -> ProgressFnT | None:
 def send_request_code() -> CodeType | None:
     """The code of ``ClientSession.send_request``, also if a decorator was wrapped around the method.
 
-    Called as our modules are imported, so that what replaces the method later does not hide its code.
+    Called as our modules are imported, so that a later replacement of the method does not hide its code.
     """
     from mcp import ClientSession
 

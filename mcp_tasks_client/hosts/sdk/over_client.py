@@ -43,10 +43,10 @@ class OverClient:
         the client's own.
 
         Raises:
-            TypeError: ``journal`` is none of those that are possible.
+            TypeError: ``journal`` is neither a journal nor a path.
             ValueError: The server has no address, and no ``endpoint`` is given.
             MissingCapabilityError: A callback is given, and the client is connected at a version of the
-                protocol in which a client says once what it can answer.
+                protocol in which a client declares once which questions it can answer.
         """
         made_with = introspection.extensions_of(client)
         found = next((one for one in made_with if isinstance(one, TasksExtension)), None)
@@ -79,7 +79,7 @@ class OverClient:
 
 
 def _check_useful(callbacks: Callbacks, current: Callable[[], ClientSession]) -> None:
-    """Refuse callbacks that no server will ever ask. A client that is not connected yet tells nothing.
+    """Refuse callbacks that no server will ever ask. A client that is not connected yet passes.
 
     Raises:
         MissingCapabilityError: The connection was negotiated at an older version of the protocol.

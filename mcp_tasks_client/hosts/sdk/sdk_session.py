@@ -38,7 +38,7 @@ __all__ = ["SdkSession", "host_callbacks"]
 introspection.send_request_code()  # fails now, not in the first call, if this SDK cannot be looked into
 
 _RAW: Final[TypeAdapter[Any]] = TypeAdapter(Any)
-"""Has the SDK hand over a result as it came."""
+"""Has the SDK return a result unchanged."""
 
 
 class _Request(Request[dict[str, Any], str]):
@@ -50,7 +50,7 @@ class _Request(Request[dict[str, Any], str]):
 
 
 class _TaskRequest(_Request):
-    """One of ``tasks/*``."""
+    """A ``tasks/*`` request."""
 
     name_param = "taskId"
 
@@ -60,7 +60,7 @@ class SdkSession(WireSession):
 
     A connection that is closed is found by the next request, which raises :class:`ConnectionLostError`.
     Each of our requests declares the extension, though the SDK's session be made without it. Requests of the
-    host itself declare what they did before, so that the host meets no task it did not ask for.
+    host itself declare no more than before, so that the host meets no task it did not ask for.
 
     Args:
         current: The SDK's session as it is now. A ``RuntimeError`` says why there is none.
@@ -68,7 +68,7 @@ class SdkSession(WireSession):
         ephemeral: Whether the server's tasks end with the connection, as with stdio.
         limits: The bounds to keep. How long a ``tools/call`` may take, and how large a reply may be, are
             decisions of the host's own client, so these two are not used.
-        capabilities: What our requests declare besides what the SDK's session declares.
+        capabilities: Declared by our requests besides those of the SDK's session.
         sleep: Waits, in seconds, before a list of tools is asked for again.
     """
 
@@ -91,7 +91,7 @@ class SdkSession(WireSession):
 
     @property
     def ephemeral(self) -> bool:
-        """As given."""
+        """Whether the server's tasks end with the connection."""
         return self._ephemeral
 
     async def tool(
@@ -132,8 +132,8 @@ class SdkSession(WireSession):
         """The SDK's session, if ``method`` can be sent over it now.
 
         Raises:
-            ConnectionLostError: There is none.
-            RemoteProtocolError: It was negotiated at a version of the protocol without this extension.
+            ConnectionLostError: The host's client is not connected.
+            RemoteProtocolError: It was connected at a version of the protocol without this extension.
         """
         self.check_open(method)
         try:
@@ -211,7 +211,7 @@ def host_callbacks(current: Callable[[], ClientSession], given: Callbacks) -> Ca
     return Callbacks(**{kind.name: getattr(given, kind.name) or asking(kind) for kind in KINDS.values()})
 
 
-# ── what the SDK raises, as our errors ────────────────────────────────────────────────────────────
+# ── exceptions of the SDK as our errors ───────────────────────────────────────────────────────────
 
 
 def _session_error(error: Exception, session: ClientSession, errors: RequestErrors) -> SessionError:

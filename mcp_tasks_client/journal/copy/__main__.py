@@ -141,9 +141,9 @@ def copy(
     """Copy a journal.
 
     Args:
-        source: From where.
-        target: Where to.
-        decoder: What has encoded the records of the source.
+        source: The journal to read.
+        target: The empty journal to write.
+        decoder: Decodes the records of the source.
         encoder: Encodes those of the target. Without both codecs, records are copied as they are.
 
     Returns:
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.write(
         f"{records} records and {instructions} instructions were copied. Have every process use the new "
-        "journal, and remove the old one: whoever opens it would see to the same tasks.\n"
+        "journal, and remove the old one: a process that opens it would see to the same tasks.\n"
     )
     return 0
 

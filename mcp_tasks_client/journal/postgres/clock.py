@@ -12,11 +12,11 @@ __all__ = ["DatabaseClock"]
 
 
 class DatabaseClock:
-    """The time that the clock of a database shows now, going by when it was read last.
+    """The time by the clock of a database, counted on from its last reading.
 
     It is read with each transaction that writes, and with each renewal of a lease. In between a clock of this
-    host counts on, which no wall clock that is set can move. In a virtual machine that is paused it stands
-    still: then the time is too early here, so that others seem to live.
+    host counts on, which setting the wall clock does not move. In a paused virtual machine it stands still:
+    then the time is too early here, so that dead processes seem to live.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class DatabaseClock:
 
     @classmethod
     def of(cls, journal: Hashable) -> DatabaseClock:
-        """The one of a journal, by its ``identity``, for all who have the journal in this process."""
+        """The clock of a journal, by its ``identity``; its users in this process share it."""
         return _CLOCKS.setdefault(journal, cls())
 
     def note(self, shown: float, at: float) -> None:
-        """Note what the clock showed, in seconds since the epoch.
+        """Note a reading of the clock.
 
         Args:
             shown: Its time, in seconds since the epoch.

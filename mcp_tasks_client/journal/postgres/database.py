@@ -1,4 +1,4 @@
-"""The database that a journal is kept in: connected to, recognised, given its tables, and its errors told.
+"""The database of a journal: connecting, recognising a schema, making tables, explaining errors.
 
 A schema is a journal's if it has the table ``meta``, which also says which version of ``schema.sql`` made it.
 Another program's schema and another version's stay as they are.
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
+"""The version of ``schema.sql``. None was published yet: until then, a change edits version 1."""
 
 NotEnrolled: TypeAlias = errors.DivisionByZero
 """The error of the statement ``begin``, which divides by zero on purpose: the writer is not in the table
 ``writers``, or this transaction of it was given up."""
 
 _ENDS: Final = ("08", "57P", "25006", "25P")
-"""The codes with which a server ends a connection, or takes no writes any more, as after a failover."""
+"""The codes with which a server ends a connection, or refuses all writes, as after a failover."""
 
 _MAY_PASS: Final = (*_ENDS, "40", "53", "55P03", "57014", "58")
-"""The codes of what may go better later: a server that is away, a lock, a time limit, a full disk. An error
+"""The codes of faults that may pass: a server that is away, a lock, a time limit, a full disk. An error
 without a code is one of the connection."""
 
 _ANSWER_S: Final = 1.0
@@ -91,7 +91,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Wait for an answer; see :meth:`psycopg.Connection.wait`.
 
         Raises:
-            psycopg.OperationalError: It did not come in time. The connection is of no use any more.
+            psycopg.OperationalError: It did not come in time. The connection is useless then.
         """
         return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
 
@@ -125,7 +125,7 @@ _SETTINGS: Final = {
     "tcp_keepalives_count": "2",
     "tcp_user_timeout": "15000",
 }
-"""Of each session, where the server knows them."""
+"""The settings of each session, as far as the server knows them."""
 
 _LIMITS: Final = {
     # Sooner than we give up: the connection is kept.
@@ -133,13 +133,13 @@ _LIMITS: Final = {
     "idle_in_transaction_session_timeout": 1.0,
     "transaction_timeout": 1.0,
 }
-"""Settings of each session that are limits of one transaction, and which part of the time for an answer."""
+"""Settings of each session that limit one transaction, each by a part of the time for an answer."""
 
 _SHORTEST_CONNECT_S: Final = 2.0
 """The least that libpq knows."""
 
 SHORTEST_ANSWER_S: Final = 1.0
-"""Seconds for which a reply is waited for at least."""
+"""The least seconds to wait for a reply."""
 
 
 def connect(
@@ -148,11 +148,11 @@ def connect(
     """A connection that commits each statement, or each pipeline.
 
     Args:
-        dsn: Where to, as libpq takes it.
-        password: Called for the password; ``None`` is what ``dsn`` and libpq have.
-        limit_s: Seconds after which an answer is waited for no longer, and after which the server ends a
-            statement or a transaction, so that a process that was suspended in the middle of one holds up
-            nobody for longer. ``None``: replies have no limit; a lock is waited for five seconds.
+        dsn: The address, as libpq takes it.
+        password: Called for the password; ``None`` leaves it to ``dsn`` and libpq.
+        limit_s: Seconds to wait for an answer. The server ends a statement or a transaction by then, so that
+            a process that was suspended in the middle of one holds up no other for longer. ``None``: replies
+            have no limit; a lock is waited for five seconds.
 
     Raises:
         JournalError: The address leads to a pool that gives each transaction another connection.
@@ -193,12 +193,12 @@ def connect(
 
 
 def _set_up(connection: Connection, limit_s: float | None) -> None:
-    """Make the settings of a session: no default of a role, database or server may change what is done."""
+    """Make the settings of a session, so that no default of a role, database or server counts."""
     limits = {name: f"{round(1000 * part * (limit_s or 0))}ms" for name, part in _LIMITS.items()}
     settings = {**_SETTINGS, **limits}
     if limit_s is None:
         settings["lock_timeout"] = "5s"
-    # Nothing may be acted on that the server could lose.
+    # The server must not lose a commit that was acted on.
     connection.execute(
         """SELECT set_config(name, given.value, false)
         FROM json_each_text(%s::json) AS given (name, value) JOIN pg_settings USING (name)
@@ -224,9 +224,9 @@ def _own_backend(connection: Connection) -> Backend | None:
 
 
 def end_backend(connection: Connection, backend: Backend | None) -> None:
-    """End the process that served a connection that was lost, and with it the locks that it holds.
+    """End the server's process behind a lost connection, and with it the locks that it holds.
 
-    The server itself may notice late that nobody is there. Where the user may not do that, it is waited for.
+    The server may notice late that the client is gone. A user without the right to do this waits for that.
     """
     if backend is None:
         return
@@ -261,8 +261,8 @@ def _backend(connection: Connection) -> int:
 def send_all(connection: Connection) -> None:
     """Send the rest of a pipeline, before its replies are waited for.
 
-    psycopg sends what the socket takes, and then waits for replies to all of it: for ever, where a burst is
-    more than that.
+    psycopg sends as much as the socket takes, and then waits for all replies: for ever, if a burst is larger
+    than that.
 
     Raises:
         psycopg.Error: The connection is lost.
@@ -274,7 +274,7 @@ def send_all(connection: Connection) -> None:
         while connection.pgconn.flush():
             ready = selector.select(connection.answer_s)
             if not ready:
-                raise psycopg.OperationalError("the server takes nothing any more")
+                raise psycopg.OperationalError("the server has stopped reading")
             if any(events & selectors.EVENT_READ for _, events in ready):
                 connection.pgconn.consume_input()  # else the server waits for us to read
 
@@ -303,7 +303,7 @@ def make_tables(connection: Connection, schema: str) -> None:
 
 
 def check_tables(connection: Connection, schema: str, name: str) -> None:
-    """See that a schema has the tables of a journal.
+    """Check that a schema has the tables of a journal.
 
     Raises:
         JournalError: It has none.
@@ -318,7 +318,7 @@ def check_tables(connection: Connection, schema: str, name: str) -> None:
 
 
 def find_missing_right(connection: Connection, schema: str, name: str) -> JournalError | None:
-    """Say which rights of a writer the user lacks; ``None``: it lacks none that each writer needs.
+    """The error for rights that every writer needs and the user lacks; ``None`` if there are none.
 
     Raises:
         psycopg.Error: See :func:`explain`.
@@ -350,7 +350,7 @@ def _is_there(connection: Connection, schema: str) -> bool:
 
 
 _ADDED: Final = re.compile(r"^CREATE TABLE IF NOT EXISTS [^;]+;", re.MULTILINE)
-"""The tables that a journal may lack which an earlier version of this package has made."""
+"""The tables that a journal of an earlier version may lack."""
 
 
 def _has_all(connection: Connection, schema: str) -> bool:
@@ -410,7 +410,7 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
 
 
 def is_lost(connection: Connection, error: Exception) -> bool:
-    """Whether an error means that this connection is of no use any more."""
+    """Whether an error means that this connection is useless."""
     if connection.closed or connection.broken or isinstance(error, NotEnrolled):
         return True
     if (connection.pgconn.transaction_status, connection.pgconn.pipeline_status) != _READY:
@@ -426,7 +426,7 @@ _READY: Final = (pq.TransactionStatus.IDLE, pq.PipelineStatus.OFF)
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether what has failed so may go better later: a connection that was to be made, or a transaction."""
+    """Whether a connection or a transaction that failed by this error may succeed later."""
     if isinstance(error, NotEnrolled):
         return True
     sqlstate = getattr(error, "sqlstate", None)

@@ -23,7 +23,7 @@ same database are among them."""
 
 
 def examine_schema(reach: Callable[[], Connection], name: str, schema: str) -> Examination:
-    """How a schema is.
+    """Examine a schema.
 
     Args:
         reach: Makes a connection.
@@ -53,7 +53,7 @@ def examine_schema(reach: Callable[[], Connection], name: str, schema: str) -> E
 
 
 def _examine(connection: Connection, schema: str, found: dict[str, Any]) -> None:
-    """Find out what can be, until something fails.
+    """Fill in the facts that can be found out before something fails.
 
     Raises:
         JournalError: The schema is another program's, or of another version.

@@ -1,4 +1,4 @@
-"""The journal in a PostgreSQL database: what the processes of many hosts share."""
+"""The journal in a PostgreSQL database: its options, and its parts put together."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class PostgresJournal(SqlJournal):
 
     Args:
         dsn: Where the database is, as libpq takes it: ``postgresql://user@host/database`` or
-            ``host=… dbname=…``. Empty is what the environment variables of libpq say. Of several hosts it is
+            ``host=… dbname=…``. Empty leaves it to the environment variables of libpq. Of several hosts it is
             the one that takes writes, also after a failover.
         password: Called for the password whenever a connection is made, in a thread, where it may block for
             some seconds: for one that changes, such as an IAM token. While it raises, the database counts as
-            away. ``None`` is what ``dsn`` says.
+            away. ``None`` leaves it to ``dsn``.
         schema: The schema that holds the journal's tables; it is made where it is not there. It may be a
             reserved word of SQL.
         outage_s: Seconds for which each read or write waits while the database is away, while another
@@ -48,7 +48,7 @@ class PostgresJournal(SqlJournal):
             at least. Closing a client takes ``3 * (outage_s + 5)`` seconds at most. Of several journals of a
             process that keep the same schema, this and ``password`` count of the one that opened it first.
         codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
-            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
+            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads by its own codec alone.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
@@ -80,7 +80,7 @@ class PostgresJournal(SqlJournal):
             )
         if not 0 <= outage_s <= _LONGEST_OUTAGE_S:
             raise ValueError(f"outage_s must be between 0 and {_LONGEST_OUTAGE_S}, not {outage_s}")
-        # Imported on use, and psycopg with it: who keeps a journal elsewhere needs neither.
+        # Imported on use, and psycopg with it: a journal elsewhere needs neither.
         from .database import SHORTEST_ANSWER_S, connect, describe, parse
         from .examining import examine_schema
         from .thread import PostgresThread
@@ -88,7 +88,7 @@ class PostgresJournal(SqlJournal):
         self._identity = ("postgresql", parse(dsn), schema)
         self._clock = DatabaseClock.of(self._identity)
         name = describe(dsn, schema)
-        # What waits is tried again over another connection before its time is over.
+        # A work that waits is tried again over another connection before its time is over.
         reach = partial(connect, dsn, password, limit_s=max(SHORTEST_ANSWER_S, outage_s / 2))
         super().__init__(name, codec, retention_s=retention_s, keep_delivered_s=keep_delivered_s)
         self._examine = partial(examine_schema, reach, name, schema)
@@ -117,7 +117,7 @@ class PostgresJournal(SqlJournal):
         await self._open(existing=True)
 
     async def examine(self) -> Examination:
-        """Look at the journal as a doctor does, over a connection of its own. Nothing is made or changed.
+        """Examine the journal, over a connection of its own. Nothing is made or changed.
 
         The journal need not be open.
         """

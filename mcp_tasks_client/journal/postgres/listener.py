@@ -1,4 +1,4 @@
-"""Listens to what other processes leave (LISTEN), and renews leases, over a connection of its own."""
+"""Listens to the notifications of other processes, and renews leases, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TELLING: Final = 2
 """Failures in a row of which the second one is logged: a connection that is lost is often there again."""
 
 _END_S: Final = 2.0
-"""Seconds that its end is waited for. Making a connection may last longer."""
+"""Seconds to wait for the end of the thread. Making a connection may last longer."""
 
 
 class Listener:
@@ -36,7 +36,7 @@ class Listener:
     Args:
         connect: Makes a connection.
         channel: The channel to listen to.
-        hear: Told the payloads of notifications; told none of them where some may have been missed.
+        hear: Told the payloads of notifications; none of them where some may have been missed.
         renew: Renews the leases that are due, over this connection.
         tick_s: Seconds after which it looks which leases are due.
     """
@@ -105,7 +105,7 @@ class Listener:
             pause_s = self._tick_s
 
     def _waits_for(self, connection: Connection | None, timeout_s: float) -> bool:
-        """Wait until the connection has something to say. True if the thread is to end."""
+        """Wait until the connection has data to read. True if the thread is to end."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stopped, selectors.EVENT_READ)
             if connection is not None:

@@ -1,4 +1,4 @@
-"""Why a server refuses a connection: its code, which libpq keeps to itself.
+"""The code with which a server refuses a connection, which libpq keeps to itself.
 
 libpq tells the words of a refusal only, which are in the server's language. The code stands in the notes that
 libpq takes of the protocol (``PQtrace``), on Linux, and in full since version 18.
@@ -45,12 +45,12 @@ _REASONS: Final[dict[str, str]] = {}
 
 
 def _sqlstate_of(error: psycopg.OperationalError, address: str) -> str:
-    """The code with which a server refuses a connection; empty if it does not, or cannot be told."""
+    """The code with which a server refuses a connection; empty if it does not, or is unknown."""
     if error.pgconn is not None and error.pgconn.needs_password:
         return errors.InvalidPassword.sqlstate or ""
     words = str(error)
     if isinstance(error, errors.ConnectionTimeout):
-        return ""  # nobody has said anything
+        return ""  # no server has replied
     if words not in _REASONS:
         was_asked = error.pgconn is not None and error.pgconn.used_password
         guess = errors.InvalidPassword.sqlstate if was_asked else None
@@ -67,7 +67,7 @@ _REASONS_KEPT: Final = 100
 
 
 def _ask_again(address: str) -> tuple[str, str] | None:
-    """Try to connect once more, and read the server's refusal in what libpq notes of the protocol.
+    """Try to connect once more, and read the server's refusal in libpq's notes of the protocol.
 
     libpq keeps the code to itself, and the words are in the server's language. Each time some KB are lost,
     which libpq's C library never gives back.
@@ -99,12 +99,12 @@ def _ask_again(address: str) -> tuple[str, str] | None:
         pgconn.finish()
     refusals = re.findall(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"', noted)
     if is_over and not refusals and pq.version() < _NOTES_ALL:
-        return None  # perhaps what it does not note: the refusal of a password
+        return None  # perhaps the refusal of a password, which it does not note
     return said, refusals[-1].decode() if refusals else ""
 
 
 _NOTES_ALL: Final = 18_00_00
-"""The version of libpq that also notes what a server says of a password."""
+"""The version of libpq that also notes a server's refusal of a password."""
 
 
 def _poll(pgconn: pq.abc.PGconn) -> bool:

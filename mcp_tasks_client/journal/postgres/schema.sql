@@ -1,6 +1,6 @@
 -- A journal in PostgreSQL. journal/postgres/database.py makes it.
 --
--- The columns of records, leases, instructions and durations mean what they mean in SQLite (journal/sqlite/schema.sql), and hold
+-- The columns of records, leases, instructions and durations are those of SQLite (journal/sqlite/schema.sql), and hold
 -- the same text. Times are seconds since the epoch, by the clock of this database.
 
 CREATE TABLE {schema}.meta (
@@ -21,7 +21,7 @@ CREATE TABLE {schema}.records (
   created_at       double precision NOT NULL,
   updated_at       double precision NOT NULL,
   delivered_at     double precision,
-  state            text NOT NULL,     -- JSON; what follows is drawn from it, to search by or to look at
+  state            text NOT NULL,     -- JSON; the next columns are drawn from it, to search by or to look at
   task_id          text,
   status           text NOT NULL,
   pending          smallint NOT NULL, -- 1: a task to observe, or an outcome not yet delivered
@@ -40,7 +40,7 @@ CREATE UNIQUE INDEX records_by_key ON {schema}.records (key) WHERE key IS NOT NU
 CREATE INDEX records_by_scope ON {schema}.records (scope, created_at, sequence);
 CREATE INDEX records_by_age ON {schema}.records (created_at, sequence);
 
--- Partial, so that looking for them costs what is pending and not what ever was.
+-- Partial, so that a look costs as much as the pending records, and not as all.
 CREATE INDEX records_pending ON {schema}.records (scope, created_at, sequence) WHERE pending = 1;
 CREATE INDEX records_asking ON {schema}.records (scope, created_at)
   WHERE status IN ('input_required', 'gathering');
@@ -87,7 +87,7 @@ CREATE TABLE IF NOT EXISTS {schema}.durations (
   PRIMARY KEY (tool_key, slot)
 ) WITH (fillfactor = 70);
 
--- A call that has ended needs none, and what persons have answered is private. Whoever follows the call has
+-- A call that has ended needs none, and answers of persons are private. A client that follows the call has
 -- left an instruction to tell of its end; no other commit pays for that, since NOTIFY has commits wait in a row.
 CREATE FUNCTION {schema}.forget_instructions() RETURNS trigger LANGUAGE plpgsql AS $$
   DECLARE
@@ -119,11 +119,11 @@ CREATE TRIGGER question_asked AFTER INSERT OR UPDATE OF state ON {schema}.record
   WHEN (NEW.status IN ('input_required', 'gathering'))
   EXECUTE FUNCTION {schema}.tell_of_question();
 
--- Who writes: one row for each process that has the journal open. It says which transactions were committed
+-- The writers: one row for each process that has the journal open. It says which transactions were committed
 -- and which were given up, for a process whose connection was cut at that moment.
 CREATE TABLE {schema}.writers (
   writer_id uuid NOT NULL PRIMARY KEY,
   committed bigint NOT NULL DEFAULT 0,  -- the number of the last transaction that was
-  given_up  bigint NOT NULL DEFAULT 0,  -- none up to this one may be committed any more
+  given_up  bigint NOT NULL DEFAULT 0,  -- none up to this one can be committed
   at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );

@@ -30,7 +30,7 @@ DELETE FROM {schema}.writers WHERE writer_id = {:writer_id};
 -- name: clock
 SELECT {now};
 
--- ── who drives what ────────────────────────────────────────────────────────────────────────────
+-- ── owners ─────────────────────────────────────────────────────────────────────────────────────
 
 -- name: taken
 -- How many rows "take_free" has taken, for a process to which its reply was lost.

@@ -1,14 +1,14 @@
-"""The thread that writes a journal in PostgreSQL: a connection, one transaction for all that has gathered.
+"""The thread that writes a journal in PostgreSQL: a connection, and one transaction for gathered works.
 
 Statements travel as a pipeline, so that a transaction takes one round trip, however many they are. A
 transaction that fails changes nothing; its works are then done one by one, so that a work that is refused
 fails alone. A work that waits for a row is tried again by itself, and lets the others pass.
 
-**A connection that is lost** is made anew, for as long as somebody can wait. The server may have committed
-the transaction that was under way, or may be about to. So each transaction has a number, which it notes in
-the table ``writers``. The new connection ends the old one's process of the server, waits for the old
-transaction and forbids its number, which says in the same moment whether it was committed: nothing is
-guessed, and nothing of the old connection is written later.
+**A connection that is lost** is made anew, for as long as a work can wait. The server may have committed the
+transaction that was under way, or may be about to. So each transaction has a number, which it notes in the
+table ``writers``. The new connection ends the old one's process of the server, waits for the old transaction
+and forbids its number, which says in the same moment whether it was committed: nothing is guessed, and
+nothing of the old connection is written later.
 
 **Leases** are renewed by the thread that listens, over its own connection: no batch and no row holds it up.
 """
@@ -67,7 +67,7 @@ _LOOK_S: Final = 5.0
 """Seconds between looks for instructions, in case that a notification was lost."""
 
 _LOCKED_PAUSE_S: Final = 0.5
-"""Seconds after which what a lock or a full disk has refused is tried again."""
+"""Seconds before a work that a lock or a full disk has refused is tried again."""
 
 _ASKED: Final = "?"
 """The notification that a call has asked something; see the function tell_of_question."""
@@ -192,7 +192,7 @@ class PostgresThread(JournalThread):
                 waits.add(job)
 
     def _try(self, jobs: list[_Job]) -> bool:
-        """Do everything in one transaction. If it fails, each job has the error, and is tried alone then."""
+        """Do the jobs in one transaction. If it fails, each job has the error, and is tried alone then."""
         try:
             self._transact(jobs)
         except Exception as error:
@@ -208,7 +208,7 @@ class PostgresThread(JournalThread):
         """Do everything in one transaction, and note the results once it is committed.
 
         Raises:
-            psycopg.Error: Nothing was committed; or nobody knows, if the connection is lost.
+            psycopg.Error: Nothing was committed; unknown if the connection is lost.
         """
         connection = self._connection
         assert connection is not None
@@ -225,7 +225,7 @@ class PostgresThread(JournalThread):
         sent_at = elapsed_s()
         try:
             with connection.answering_within(self._left_s(jobs)), connection.pipeline() as pipeline:
-                # Raised after the pipeline is left, which would log what else goes wrong then.
+                # Raised after the pipeline is left, which would log further errors.
                 try:
                     if self._unsettled is not None:
                         begun = _execute(
@@ -246,7 +246,7 @@ class PostgresThread(JournalThread):
                 except Exception as error:
                     failed = error
                     if getattr(error, "sqlstate", None) is None:
-                        # Not everything could be sent. The end of a pipeline would commit what was.
+                        # Not everything could be sent. The end of a pipeline would commit the part that was.
                         connection.close()
             if failed is not None:
                 raise failed
@@ -294,7 +294,7 @@ class PostgresThread(JournalThread):
         """Connect and get ready, unless there is a connection or it is too soon.
 
         Returns:
-            Why there is none.
+            The error if there is none.
         """
         if self._connection is not None:
             return None
@@ -317,7 +317,7 @@ class PostgresThread(JournalThread):
         return None
 
     def _make_ready(self, connection: Connection) -> None:
-        """Find out what became of the transaction whose connection was lost, and be known as a writer."""
+        """Settle whether the transaction of a lost connection was committed, and enrol as a writer."""
         if self._unsettled is not None:
             end_backend(connection, self._backend)
             number = self._unsettled.number
@@ -362,7 +362,7 @@ class PostgresThread(JournalThread):
     # ── in the listener's thread ──────────────────────────────────────────────────────────────
 
     def _hear(self, payloads: Collection[str]) -> None:
-        """Tell of these records, or have the thread look which there are if some may have been missed."""
+        """Tell of these records, or have the thread look for them if some may have been missed."""
         record_ids = [payload for payload in payloads if payload != _ASKED]
         if record_ids:
             self.tell(record_ids)
@@ -398,7 +398,7 @@ class PostgresThread(JournalThread):
 
 
 class _Waits:
-    """Jobs that wait for a row, and what they are about: later jobs about the same wait for them."""
+    """Jobs that wait for a row, and the names that they touch: later jobs that touch one wait for them."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -406,7 +406,7 @@ class _Waits:
         self._are_some = False
 
     def add(self, job: _Job) -> None:
-        """Note one that waits."""
+        """Note a job that waits."""
         self.error = job.error
         self._touched.update(job.work.touches)
         self._are_some = True
@@ -436,5 +436,5 @@ def _arrange(jobs: list[_Job]) -> tuple[list[_Job], list[_Job]]:
 
 
 def _execute(connection: Connection, statement: Statement, **values: Any) -> _Cursor:
-    # As bytes, which is what psycopg takes for SQL that was not typed in. Prepared, since there are few.
+    # As bytes, since psycopg takes text only as a literal. Prepared, since there are few.
     return connection.execute(statement.text.encode(), values, prepare=True)

@@ -29,7 +29,7 @@ _MOST_DAMAGES: Final = 5
 
 
 def examine_file(path: Path, busy_timeout_s: float) -> Examination:
-    """How a file is.
+    """Examine a file.
 
     Args:
         path: Without symbolic links.

@@ -2,12 +2,12 @@
 
 ``application_id`` says that a file is a journal and ``user_version`` which version of ``schema.sql`` made it.
 Both are only written in rollback-journal mode, by a process that has the file to itself, so that the first
-page of the file itself tells the truth, whatever a write-ahead log beside it holds. That page is looked at
-before anything is done: another program's file, another version's, and a file that is no database at all stay
-byte for byte as they are.
+page of the file is right even beside a write-ahead log. That page is looked at before anything is done:
+another program's file, another version's, and a file that is no database at all stay byte for byte as they
+are.
 
-A file is not searched for damage when it is opened. Where SQLite meets damage it says so, and that
-is a :class:`JournalCorruptError`; a log whose middle has rotted ends there, as SQLite reads it.
+A file is not searched for damage when it is opened. Damage that SQLite meets raises
+:class:`JournalCorruptError`; a log whose middle is damaged ends there, as SQLite reads it.
 
 Free pages are given back to the disk (``auto_vacuum = INCREMENTAL``).
 """
@@ -56,7 +56,7 @@ APPLICATION_ID: Final = 0x4D43504A
 """``MCPJ``, at byte 68 of the file."""
 
 VERSION: Final = 1
-"""Of ``schema.sql``. No version of it was published yet: until then, a change edits version 1."""
+"""The version of ``schema.sql``. None was published yet: until then, a change edits version 1."""
 
 _UNPUBLISHED: Final = 0x4D435054
 """``MCPT``: files that were made while 0.1 and 0.2 were written, in schemas of their own."""
@@ -87,7 +87,7 @@ _SHARED: Final = (
     "vboxsf",
     "virtiofs",
 )
-"""How the names of file systems begin that other machines may have too."""
+"""Beginnings of the names of file systems that other machines may have too."""
 
 # Closing any descriptor of a file drops all of the process's locks on it, SQLite's included. So
 # a file that is made here is closed before anything else of ours can open it.
@@ -128,13 +128,13 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         busy_timeout_s: Seconds to wait for other processes, here in all and later at each lock.
 
     Raises:
-        JournalError: The file is refused for what it is.
+        JournalError: The file is refused; the message says why.
         sqlite3.Error: See :func:`explain`.
         OSError: Likewise.
     """
     check_sqlite()
     deadline = time.monotonic() + busy_timeout_s
-    # SQLite follows symbolic links and names what it puts beside the file after their target.
+    # SQLite follows symbolic links, and names the files that it puts beside after their target.
     target = Path(os.path.realpath(path))
     while True:
         try:
@@ -150,7 +150,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def find_missing_right(path: Path) -> JournalError | None:
-    """Say which right to write an existing journal this process lacks; ``None``: it lacks none.
+    """The error for a right to write an existing journal that this process lacks; ``None`` if it lacks none.
 
     Raises:
         JournalError: There is no journal, or it cannot be seen.
@@ -178,7 +178,7 @@ def find_missing_right(path: Path) -> JournalError | None:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse a file that may only be read for what it is, as :func:`connect` does.
+    """Check a file that this process may only read, as :func:`connect` checks one to write.
 
     Raises:
         JournalError: The file is refused.
@@ -194,10 +194,10 @@ def check_readable(path: Path) -> None:
 def read_unwritable(path: Path, busy_timeout_s: float, read: Callable[[sqlite3.Connection], None]) -> None:
     """Read a file that this process may not write, over a connection that is made for it.
 
-    Beside a log, SQLite reads what is committed to the log, by the index (-shm) that its writers share.
-    Without a log the file is complete, but SQLite would make a log to read it, which a writer of another user
-    could not open. So SQLite is told that the file does not change. A file that has changed all the same is
-    read once more.
+    Beside a log, SQLite reads the commits in the log, by the index (-shm) that its writers share. Without a
+    log the file is complete, but SQLite would make a log to read it, which a writer of another user could not
+    open. So SQLite is told that the file does not change. A file that has changed all the same is read once
+    more.
 
     Args:
         path: Of the file.
@@ -218,7 +218,7 @@ def read_unwritable(path: Path, busy_timeout_s: float, read: Callable[[sqlite3.C
 
 
 def _state_without_log(path: Path) -> tuple[int, ...] | None:
-    """Tells a file from itself once it was written; ``None`` if there is a log beside it."""
+    """Changes with each write of the file; ``None`` if there is a log beside it."""
     if any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal")):
         return None
     found = path.stat()
@@ -263,16 +263,16 @@ def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
 def explain(error: Exception, path: Path | str, *, writes: bool = True) -> JournalError:
     """The error to raise for one of SQLite's or the system's, with what to do next.
 
-    Always a new one, as one failed commit is raised by everybody who waited for it. ``writes`` is false where
-    the file is only read.
+    Always a new one, since each caller of a failed commit raises its own. ``writes`` is false where the file
+    is only read.
     """
     inaccessible = _unwritable if writes else _unreadable
     if isinstance(error, JournalError):
         return type(error)(str(error))
     match getattr(error, "sqlite_errorcode", 0):
-        case sqlite3.SQLITE_IOERR_SHMSIZE:  # what a full disk is called where the log's index is made
+        case sqlite3.SQLITE_IOERR_SHMSIZE:  # of a full disk, where the log's index is made
             return _full(path, str(error))
-        case sqlite3.SQLITE_IOERR_SHORT_READ:  # what newer versions call the end of a file that was cut
+        case sqlite3.SQLITE_IOERR_SHORT_READ:  # of a file that was cut, in newer versions
             return damaged(path, str(error))
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
@@ -378,8 +378,8 @@ def _size(path: Path) -> int:
 
 
 def _look(path: Path, *, writes: bool = True) -> None:
-    """Refuse what is not ours, before SQLite could change it or put anything beside it."""
-    logs = _logs(path)  # asked first: a log that appears later is somebody's who writes at this moment
+    """Refuse a file that is not ours, before SQLite could change it or put anything beside it."""
+    logs = _logs(path)  # asked first: a log that appears later is of a process that writes at this moment
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise JournalError(f"the journal {path} is not a file; give the path of one")
@@ -413,7 +413,7 @@ def _look(path: Path, *, writes: bool = True) -> None:
 
 
 def find_dangers(path: Path) -> Iterator[str]:
-    """What endangers a file where it lies, and what to do: each a sentence."""
+    """The dangers to a file where it lies, each a sentence with its remedy."""
     folder = path.parent
     if os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
         yield (
@@ -451,7 +451,7 @@ def sidecars(path: Path) -> list[Path]:
 
 
 def _tighten(path: Path) -> None:
-    """Take away what others may do with the file, and with what a crash left beside it."""
+    """Take the rights of other users from the file and its sidecars, so that mode 0600 is left at most."""
     for file in sidecars(path):
         with suppress(FileNotFoundError):
             mode = stat.S_IMODE(file.stat().st_mode)
@@ -465,11 +465,11 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
         version = version_of(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
         _pragma(connection, f"journal_size_limit = {_LOG_KEPT}")
-        connection.execute("PRAGMA cache_size = -256")  # in KiB; what is read again is in memory already
+        connection.execute("PRAGMA cache_size = -256")  # in KiB; the system has the pages in memory already
         connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
         if version == 0:
             _make_tables(connection, path)
-        for statement in _added():  # what a file may lack that was made by an earlier version
+        for statement in _added():  # tables that a file of an earlier version may lack
             connection.execute(statement)
         if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
             raise JournalError(
@@ -507,7 +507,7 @@ def _open(path: Path, query: str, *, timeout_s: float) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{query}", uri=True, isolation_level=None, timeout=timeout_s
     )
-    # Damaged text is to be found where the row is read, whose record_id can then be named.
+    # Damaged text is found when its row is read, so that the error can name the record_id.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     return connection
 
@@ -518,7 +518,7 @@ def _pragma(connection: sqlite3.Connection, pragma: str) -> Any:
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """The file's ``user_version``; 0 for an empty one, which becomes ours."""
-    # In one statement, for somebody else may be making the file between two.
+    # In one statement, for another process may be making the file between two.
     application_id, version, tables = connection.execute(
         """SELECT (SELECT application_id FROM pragma_application_id),
             (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"""

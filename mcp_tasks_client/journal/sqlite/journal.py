@@ -1,4 +1,4 @@
-"""The journal in a SQLite file, which survives the process. And which journal an argument stands for."""
+"""The journal in a SQLite file, and the choice of a journal by the argument ``journal``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SqliteJournal(SqlJournal):
         busy_timeout_s: Seconds to wait while another process writes. Of several journals of a process that
             have the file open, the one counts that opened it first.
         codec: Encodes results, questions, answers and digests of arguments before they are stored, such as a
-            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads what its own codec can.
+            :class:`FernetCodec`; ``None`` stores them as they are. Each journal reads by its own codec alone.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
         keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
@@ -98,7 +98,7 @@ class SqliteJournal(SqlJournal):
         await self._open(existing=True)
 
     async def examine(self) -> Examination:
-        """Look at the file as a doctor does. Nothing is made or changed, whatever is wrong with it.
+        """Examine the file. Nothing is made or changed.
 
         All of it is read, to find damage. The journal need not be open.
         """
@@ -111,7 +111,7 @@ class SqliteJournal(SqlJournal):
 
 
 def _users_own() -> Path:
-    """The file of a user who names none.
+    """The user's default file.
 
     Raises:
         JournalError: The user has no home folder.

@@ -1,4 +1,4 @@
-"""The journal that forgets: for tests, and for hosts that need not survive a crash."""
+"""The journal in memory: for tests, and for hosts that need not survive a crash."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Memory(Medium):
     async def run(self, work: Work) -> Any:
         """Carry a work out. The caller's cancellation is raised after it."""
         result = self._carry_out(work)
-        # A save is what a driver waits for most often, and other tasks run soon enough.
+        # Drivers wait for saves most often, and other tasks run soon enough.
         await (checkpoint_if_cancelled() if work.statements[:1] in _SAVES else checkpoint())
         return result
 
@@ -126,7 +126,7 @@ class _Memory(Medium):
         self._sources.pop(lease_id, None)
 
     def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
-        """Tell of the records that have instructions, at once of those that there are."""
+        """Tell of the records that have instructions, at once of those that have some now."""
         token = object()
         with self._lock:
             self._listeners[token] = listener
@@ -156,6 +156,6 @@ class _Memory(Medium):
         return stop
 
     def tell_watchers(self) -> None:
-        """Tell those who watch."""
+        """Tell the watchers."""
         for watcher in list(self._watchers.values()):
             watcher()

@@ -43,10 +43,10 @@ _BUSY_PAUSE_S: Final = 0.02
 
 
 def thread_of_existing(path: Path, busy_timeout_s: float, timing: Timing) -> SqliteThread:
-    """A thread for the file that is there, by the rights that this process has.
+    """A thread for an existing file, which writes it if this process has the right.
 
     Raises:
-        JournalError: There is none.
+        JournalError: There is no journal, or it cannot be seen.
     """
     missing = find_missing_right(path)
     if missing is None:
@@ -94,7 +94,7 @@ class SqliteThread(JournalThread):
         self._leave(journal, 0 if self._has_lost_log else self._timing.linger_s)
 
     def _check_files(self) -> None:
-        """Refuse what was written, if it is where no other connection sees it.
+        """Refuse a write that no other connection would see.
 
         Raises:
             JournalError: The file, or its log, is not the one that was opened.
@@ -156,7 +156,7 @@ class SqliteThread(JournalThread):
             _note(run, found)
 
     def _set_wait(self, asked_at: float) -> None:
-        """Have SQLite wait for other processes until the time is over of what was asked for first."""
+        """Have SQLite wait for other processes until the time of the oldest work is over."""
         left_s = asked_at + self._busy_timeout_s - time.monotonic()
         wait_s = self._busy_timeout_s if left_s > self._busy_timeout_s - _AT_ONCE_S else max(0.0, left_s)
         if wait_s != self._wait_s:
@@ -191,7 +191,7 @@ class SqliteThread(JournalThread):
 
     def _pause_after(self, error: Exception) -> float | None:
         is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        return _BUSY_PAUSE_S if is_busy else None  # SQLite has waited for what was asked for first
+        return _BUSY_PAUSE_S if is_busy else None  # SQLite has waited for the oldest work
 
     def _may_have_changed(self) -> bool:
         # Changes with each commit of another connection, and costs less than any look at a table.
@@ -203,7 +203,7 @@ class SqliteThread(JournalThread):
 class SqliteReader(SqliteThread):
     """A file that this process may only read, and the thread that reads it.
 
-    Each time that there is something to read it opens the file anew, and leaves nothing beside it.
+    It opens the file anew for each read, and leaves nothing beside it.
 
     Args:
         path: The file, without symbolic links.

@@ -1,1 +1,1 @@
-"""A server by the command that starts it, in whichever version of the protocol the server speaks."""
+"""A server by the command that starts it, in either version of the protocol."""

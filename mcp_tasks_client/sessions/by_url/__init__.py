@@ -1,1 +1,1 @@
-"""A server by URL, in whichever version of the protocol the server speaks."""
+"""A server by URL, in either version of the protocol."""

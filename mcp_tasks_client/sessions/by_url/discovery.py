@@ -1,4 +1,4 @@
-"""A server in whichever version of the protocol it speaks.
+"""The session of a server by URL, and the discovery of its version, which servers by command share.
 
 The server is asked for its version before the first request of any kind, and once. A server that knows only
 ``initialize`` may refuse the question as it would refuse a credential, and is then asked by ``initialize``.
@@ -128,13 +128,13 @@ class DiscoveringSession(Session, Generic[NativeT]):
         return await (await self._choose(context)).ask(method, params, context=context, patient=patient)
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Deliver what the server tells unasked, once a request has found out its version."""
+        """Deliver the server's unasked messages, once a request has found out its version."""
         await self._decided.wait()
         assert self._chosen is not None
         await self._chosen.run(observed)
 
     async def aclose(self) -> None:
-        """Close whichever sessions there are."""
+        """Close the session that was chosen, and the native one."""
         try:
             if self._chosen is not None and self._chosen is not self._native:
                 await self._chosen.aclose()
@@ -186,7 +186,7 @@ def session_by_url(
     asks_version: bool = True,
     **options: Any,
 ) -> DiscoveringSession[HttpSession]:
-    """The session of a server by URL: native, or that of whichever older version the server speaks."""
+    """The session of a server by URL: native, or of the older version that the server speaks."""
     from ..http.http_session import HttpSession  # on use, since it imports an HTTP library
 
     def speak_other(http: HttpSession) -> Session:

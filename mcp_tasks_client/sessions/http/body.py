@@ -30,10 +30,10 @@ ACCEPTED_ENCODINGS: Final = ("gzip", "deflate")
 """The compressions that the standard library undoes step by step, so that a bomb stays small."""
 
 DRAIN_S: Final = 0.25
-"""Seconds left to a body to end after what was wanted of it, so that its connection can be used again."""
+"""Seconds left to a body to end after its wanted part, so that its connection can be used again."""
 
 _OVERHEAD: Final = 1024
-"""Bytes by which a compressed body may be larger than what is in it."""
+"""Bytes by which a compressed body may be larger than its content."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
@@ -63,7 +63,7 @@ async def read_bounded(response: Response, max_bytes: int, errors: RequestErrors
             # One byte more than there is room for, to see whether there is more.
             data = decompress(chunk, max_bytes - size + 1)
             taken, size = taken + len(chunk), size + len(data)
-            # A compressed body can also go on for ever without anything coming of it.
+            # A compressed body can also go on for ever without content.
             if size > max_bytes or taken > max_bytes + _OVERHEAD:
                 raise errors.too_large(max_bytes, response.status)
             yield data
@@ -74,7 +74,7 @@ async def read_bounded(response: Response, max_bytes: int, errors: RequestErrors
 
 
 def read_uncompressed(response: Response, errors: RequestErrors) -> AsyncIterator[bytes]:
-    """The body of a stream without end, in chunks. Its reader bounds what it keeps of it.
+    """The body of a stream without end, in chunks. Its reader bounds its own memory.
 
     Raises:
         RemoteProtocolError: The body is compressed, which was not asked for.
@@ -85,13 +85,13 @@ def read_uncompressed(response: Response, errors: RequestErrors) -> AsyncIterato
 
 
 async def drain(response: Response) -> None:
-    """Read a body that nobody wants, briefly."""
+    """Read an unwanted body, briefly."""
     if response.content is None:
         await finish(response.chunks(), DRAIN_S)
 
 
 async def finish(iterator: AsyncIterator[object], seconds: float) -> None:
-    """Iterate to the end, for so long at most; then cancel the iteration.
+    """Iterate to the end, for ``seconds`` at most; then cancel the iteration.
 
     Shielded, because a caller that is cancelled after the reply has come must not lose the reply; and
     silent, because a failure after the reply changes nothing.
@@ -108,7 +108,7 @@ def _encodings(response: Response) -> list[str]:
 
 
 def _decompressor(response: Response, errors: RequestErrors) -> Callable[[bytes, int], bytes]:
-    """Takes compressed bytes, and the most that may come of them; returns what came of them.
+    """A function that takes compressed bytes and the most bytes to return, and returns their content.
 
     Our own, because the libraries decompress a chunk whole: a thousandfold, per layer.
     """
@@ -136,7 +136,7 @@ def _decompressor(response: Response, errors: RequestErrors) -> Callable[[bytes,
                 inflated += stream.decompress(rest, most - len(inflated))
             return inflated
         except zlib.error as error:
-            what = "the body does not match its Content-Encoding"
-            raise errors.malformed(what, status=response.status) from error
+            fault = "the body does not match its Content-Encoding"
+            raise errors.malformed(fault, status=response.status) from error
 
     return decompress

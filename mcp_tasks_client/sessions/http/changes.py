@@ -79,7 +79,7 @@ async def keep_told(
     """Keep a stream open, one after another. Returns when the server refuses, which is final.
 
     A stream that breaks is opened again after a pause, which doubles up to a minute as long as streams are
-    short and bring nothing. What the server would have told in the pause is lost.
+    short and bring nothing. Changes during the pause are lost.
     """
     failures = 0
     while True:

@@ -1,4 +1,4 @@
-"""One URL to send JSON-RPC requests to: which HTTP library, redirects, and from responses to replies.
+"""One URL to send JSON-RPC requests to: the choice of the HTTP library, redirects, and replies.
 
 The proxies, the credentials and the certificates are the library's business. A client that is given is
 used as it is and never closed. A redirect is followed only within the origin, since a task ID is
@@ -158,7 +158,7 @@ class HttpChannel:
         )
 
     async def aclose(self) -> None:
-        """Close what is our own, and end the requests under way. Further requests are refused."""
+        """Close our own transport, and end the requests under way. Further requests are refused."""
         self._closed = True
         for scope in self._under_way:
             scope.cancel()
@@ -170,8 +170,8 @@ class HttpChannel:
     async def _exchange(self, message: Message, read: ReadResponse, silence_s: float) -> JSONObject:
         transport = self._transport or await self._open(message)
         if self._closed or transport.closed:
-            what = "http_client" if self._given and not self._closed else "session"
-            raise message.errors.closed(what, sent=False)
+            subject = "http_client" if self._given and not self._closed else "session"
+            raise message.errors.closed(subject, sent=False)
         try:
             return await self._send_with_headers(transport, message, read, silence_s)
         except CredentialRefusedError as error:
@@ -289,7 +289,7 @@ def _retry_after(response: Response) -> float | None:
 
 
 def _redirect_target(response: Response, url: httpx.URL, errors: RequestErrors) -> httpx.URL:
-    """Where a redirect leads, if it may be followed.
+    """The target of a redirect, if it may be followed.
 
     Raises:
         RemoteProtocolError: It does not repeat the request, or leaves the origin.
@@ -305,5 +305,5 @@ def _redirect_target(response: Response, url: httpx.URL, errors: RequestErrors) 
             "here; if that is the right server, use its URL.",
             status,
         )
-    # Only path and query are taken over: credentials in the Location are nobody's.
+    # Only path and query are taken over, and no credentials in the Location.
     return url.copy_with(raw_path=target.raw_path)

@@ -1,4 +1,7 @@
-"""The names of servers in the journal: the same in every process and over every way in, free of secrets."""
+"""The URLs that are taken for servers, and the names of servers in the journal, free of secrets.
+
+A name is the same in every process and over every way in.
+"""
 
 from __future__ import annotations
 

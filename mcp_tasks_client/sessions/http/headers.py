@@ -26,7 +26,7 @@ __all__ = ["FIXED_HEADERS", "AnyHeaders", "HostHeaders"]
 AnyHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers, or a function that gives them for each request, which may be async."""
 
-# One line without outer blanks: what h11 takes, and every server reads alike.
+# One line without outer blanks, as h11 takes it, and as every server reads it alike.
 FIXED_HEADERS: Final[Mapping[str, str]] = {
     "Content-Type": "application/json",
     "Accept": "application/json, text/event-stream",

@@ -164,7 +164,7 @@ class HttpSession(WireSession):
             raise
 
     def _check_makes_task(self, tool: Tool) -> None:
-        """See that the server makes tasks at 2026-07-28, if the tool can only be called as a task.
+        """Check that the server makes tasks at 2026-07-28, if the tool can only be called as a task.
 
         Raises:
             MissingCapabilityError: It makes them in the version before; ``not_executed``.
@@ -181,7 +181,7 @@ class HttpSession(WireSession):
         return await self.ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
+        """Deliver the notifications of ``subscriptions/listen``; return if the server does not offer them."""
         asked = {} if self.tell is None else offered_changes(self._catalogue.capabilities)
         if not asked:
             await keep_subscribed(self._listen, observed, self._sleep)
@@ -192,7 +192,7 @@ class HttpSession(WireSession):
             await keep_told(listen, begin, self._sleep)
 
     async def aclose(self) -> None:
-        """Close the HTTP client, if it is our own, and end what is under way."""
+        """Close the HTTP client, if it is our own, and end the requests under way."""
         await super().aclose()
         await self.channel.aclose()
 
@@ -204,7 +204,7 @@ class HttpSession(WireSession):
         await self._read_stream(self._message(WireRequest(LISTEN, {"notifications": asked}, None)), changes)
 
     async def _read_stream(self, message: Message, stream: TakesMessages) -> None:
-        # A compressed stream holds back what is to be told until there is more of it.
+        # A compressed stream holds messages back until there are more of them.
         message.headers["Accept-Encoding"] = "identity"
         await read_subscription(self.channel, message, stream, self.limits.task_timeout_s)
 

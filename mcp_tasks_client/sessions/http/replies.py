@@ -1,8 +1,8 @@
-"""From an HTTP response to the JSON-RPC reply in it: JSON or an event stream.
+"""The JSON-RPC reply in an HTTP response: JSON or an event stream.
 
-The HTTP status says little about the reply, so it is hardly looked at here. Reading is lenient in
-what does not matter (the content type, NaN, messages that are not for us) and strict in what
-tells a reply from something else: JSON-RPC 2.0, and an object.
+The HTTP status says little about the reply, so it is hardly looked at here. Reading is lenient where nothing
+depends on it (the content type, NaN, messages that are not for us), and strict in the marks of a reply:
+JSON-RPC 2.0, and an object.
 
 Gateways change JSON-RPC IDs. The text of the number that was sent is that ID. A body in JSON is the only
 reply to its request, so that it cannot be another's, even if its ID differs. So is the only reply among the
@@ -173,21 +173,21 @@ class ReplyReader:
             raise self._errors.too_large(self._max_bytes, self._status) from None
         return None
 
-    def _read_message(self, text: str | bytes, what: str) -> Any:
+    def _read_message(self, text: str | bytes, source: str) -> Any:
         """The value of a JSON text. A batch of one message is that message."""
-        message = self._parse(text, what)
+        message = self._parse(text, source)
         return message[0] if isinstance(message, list) and len(message) == 1 else message
 
-    def _parse(self, text: str | bytes, what: str) -> Any:
+    def _parse(self, text: str | bytes, source: str) -> Any:
         """The value of a JSON text.
 
         Raises:
-            RemoteProtocolError: ``what`` is not JSON; or it is nested too deeply, which does not pass.
+            RemoteProtocolError: ``source`` is not JSON; or it is nested too deeply, which does not pass.
         """
         try:
             return parse_json(text)
         except ValueError as error:
-            raise self._malformed(f"{what} that is not JSON") from error
+            raise self._malformed(f"{source} that is not JSON") from error
         except RecursionError:
             raise self._errors.too_deep(self._status) from None
 
@@ -225,11 +225,11 @@ class ReplyReader:
 
     @property
     def _may_have_run(self) -> bool:
-        """Whether an error that does not name the request leaves open what became of it."""
+        """Whether an error that does not name the request leaves open whether it was carried out."""
         return self._errors.runs_tool and self._status in UNDECIDED_STATUSES
 
-    def _malformed(self, what: str) -> RemoteProtocolError:
-        return self._errors.malformed(f"HTTP {self._status} with {what}", status=self._status)
+    def _malformed(self, fault: str) -> RemoteProtocolError:
+        return self._errors.malformed(f"HTTP {self._status} with {fault}", status=self._status)
 
 
 def _is_reply(message: object) -> TypeGuard[JSONObject]:

@@ -104,7 +104,7 @@ class Subscription:
 
 
 class DeclinedError(SessionError):
-    """The server tells of nothing, or of nothing that is ours."""
+    """The server acknowledges nothing that was asked for."""
 
     def __init__(self) -> None:
         super().__init__("The server tells of nothing that was asked for.")
@@ -131,7 +131,7 @@ def _ids_in(params: object) -> list[str]:
 async def read_subscription(
     channel: HttpChannel, message: Message, subscription: TakesMessages, timeout_s: float
 ) -> None:
-    """Send the request, and pass on what comes until the server ends the stream in order.
+    """Send the request, and pass messages on until the server ends the stream in order.
 
     The subscription takes each message in the caller's own task. ``timeout_s`` are the seconds of silence
     until the acknowledgement; twice as many in all.

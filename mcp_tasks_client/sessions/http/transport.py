@@ -55,7 +55,7 @@ Errors: TypeAlias = tuple[type[Exception], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """The exceptions that an HTTP library raises, by what they mean. The first match counts."""
+    """The exceptions that an HTTP library raises, by their meanings. The first match counts."""
 
     not_sent: Callable[[Exception], bool]
     """Whether an exception says that the request surely never left."""
@@ -99,7 +99,7 @@ def failures_of_httpx(library: object) -> Failures:
 
 
 def _never_left(error: Exception) -> bool:
-    """Whether httpcore says so.
+    """Whether httpcore says that the request never left.
 
     Transports over other libraries raise the same classes also for a server that hangs up without a reply.
     """
@@ -148,7 +148,7 @@ class Request:
 
     verb: str = "POST"
     context: CallContext | None = field(default=None, repr=False)
-    """That of the call for whose sake the request is made; ``None`` if there is none."""
+    """The context of the call for whose sake the request is made; ``None`` if there is none."""
 
     once: bool = False
     """Whether it is never repeated. Some servers drop connections after a second, so it needs one that was

@@ -76,8 +76,8 @@ class HttpxTransport(Transport):
         self.failures = failures_of_httpx(library)
         self._library: Any = library
         self._auth = self._library.USE_CLIENT_DEFAULT if auth is None else auth
-        # The time-out of a client whose maker said nothing of time-outs: not a wish that we could honour.
-        self._no_wish = self._library.Timeout(5.0)
+        # The library's default. A client with this time-out has chosen none, and gets ours.
+        self._default_timeout = self._library.Timeout(5.0)
         self._body = body_class(library)
         self._ours = client is None
         if client is not None:
@@ -139,11 +139,11 @@ class HttpxTransport(Transport):
             transport=make_transport(),
             mounts=transports_by_pattern(self._library, make_transport),
             cookies=cookies,
-            timeout=self._no_wish,
+            timeout=self._default_timeout,
         )
 
     def _timeout(self, silence_s: float) -> Any:
-        if self._client.timeout != self._no_wish:
+        if self._client.timeout != self._default_timeout:
             return self._client.timeout
         return self._library.Timeout(connect=CONNECT_S, write=WRITE_S, read=silence_s, pool=None)
 
@@ -176,8 +176,8 @@ class HttpxResponse(Response):
 
     async def aclose(self) -> None:
         """Close the response."""
-        # Shielded, because a response that stays open keeps its connection. And what goes wrong
-        # from here on is no reason to lose what has arrived.
+        # Shielded, because a response that stays open keeps its connection. And a failure from here on is no
+        # reason to lose a reply.
         with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
             await self._response.aclose()
 

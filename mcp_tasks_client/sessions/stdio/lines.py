@@ -19,7 +19,7 @@ class Line(NamedTuple):
 
 
 class LineSplitter:
-    """Splits what comes. Of a line of more than ``max_bytes`` only the beginning is given, once."""
+    """Splits data into lines. Of a line of more than ``max_bytes`` only the beginning is given, once."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

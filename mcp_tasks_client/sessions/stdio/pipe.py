@@ -1,4 +1,4 @@
-"""JSON-RPC with one process: requests of ours with their replies, and what the server says by itself."""
+"""JSON-RPC with one process: requests of ours with their replies, and messages of the server's own."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class Pipe:
         """Return when the process has ended."""
         await self._process.ended.wait()
 
-    # ── what is sent ──────────────────────────────────────────────────────────────────────────
+    # ── to the process ────────────────────────────────────────────────────────────────────────
 
     async def greet(self, errors: RequestErrors, line: bytes, request_id: RequestId) -> Reply:
         """Send the first request to a process, and wait for its reply. A process that gives none is ended.
 
         Raises:
-            NotStartedError: There is none; ``not_executed``.
+            NotStartedError: There is no reply; ``not_executed``.
             RemoteProtocolError: It is too large.
         """
         limit_s, reply = self._server.start_timeout_s, None
@@ -158,7 +158,7 @@ class Pipe:
             await self.send({"method": _CANCELLED, "params": {"requestId": request_id, "reason": reason}})
 
     async def send(self, fields: JSONObject) -> bool:
-        """Send what has no reply. Returns whether the process was there for it.
+        """Send a message that has no reply. Returns whether the process was there for it.
 
         Raises:
             ValueError: The fields have no JSON form.
@@ -181,7 +181,7 @@ class Pipe:
         except UnreadReplyError:
             raise errors.too_large(self._max_bytes, None) from None
 
-    # ── what comes ────────────────────────────────────────────────────────────────────────────
+    # ── from the process ──────────────────────────────────────────────────────────────────────
 
     def _take(self, line: Line) -> None:
         if not line.is_whole:
@@ -209,8 +209,8 @@ class Pipe:
         if not self._awaited.take(request_id, reply):
             self._pass_over("a reply to no request")
 
-    def _pass_over(self, what: str) -> None:
-        note_oddity(self._name, f"its stdout has {what}, which is passed over")
+    def _pass_over(self, content: str) -> None:
+        note_oddity(self._name, f"its stdout has {content}, which is passed over")
 
 
 def _read_error(error: object) -> RpcError:

@@ -184,7 +184,7 @@ class ServerProcess:
 async def _end(process: Process, closed: anyio.Event) -> int | None:
     """Have a process end, as MCP says: by the end of its stdin, and by force if need be.
 
-    ``closed`` is set when its stdout has no writer any more. A child that has it open is ended as well.
+    ``closed`` is set when the last writer of its stdout has gone. A child that has it open is ended as well.
     """
     assert process.stdin is not None
     with suppress(*_CLOSED):
@@ -207,7 +207,7 @@ async def _has_ended(process: Process, closed: anyio.Event, within_s: float) -> 
 
 
 def _signal_all(process: Process, number: int) -> None:
-    """Send a signal to the group of a process, of which somebody lives."""
+    """Send a signal to the group of a process, some process of which lives."""
     with suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
             process.terminate()

@@ -39,9 +39,9 @@ class StdioSession(WireSession):
         endpoint: The server's name in the journal; ``None`` derives it from the command.
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
-        limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call``, and what a host asks,
-            may take as long as the process lives.
-        tell: Told of each message of the server's that comes unasked; ``None`` is nobody.
+        limits: Sizes, caps and time-outs; ``None`` is the defaults. A ``tools/call``, and a host's own
+            request, may take as long as the process lives.
+        tell: Told of each message of the server's that comes unasked; ``None`` drops them.
         sleep: Waits, in seconds, before a discovery is repeated.
 
     Attributes:

@@ -55,7 +55,7 @@ _LAST_WORD_S: Final = 1.0
 
 
 def new_request_id() -> str:
-    """A JSON-RPC ID that no other request of the MCP session has, whichever process made that."""
+    """A JSON-RPC ID that no other request of the MCP session has, of any process."""
     return secrets.token_hex(8)
 
 
@@ -154,7 +154,7 @@ class Connection(ABC):
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session to the latest request, so that another one is begun.
         acknowledges: Whether :meth:`answer` returns only when the server has the answer.
-        reaches_others: Whether a task of another MCP session can be gone on with there.
+        reaches_others: Whether a task of another MCP session can be continued there.
         calls: The ``tools/call`` that are under way, in the order of their beginning.
         call_ended: Set when one of them ends. Another event each time.
         context: The context of the call for whose sake the session was begun, or gone back to.
@@ -255,7 +255,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def listen(self, context: Callable[[], CallContext | None]) -> None:
-        """Hear the messages that the server sends outside of replies. Returns when no more can come that way.
+        """Hear the messages that the server sends outside of replies. Returns when that way has ended.
 
         Args:
             context: Gives the context of a call for whose sake the connection listens now.

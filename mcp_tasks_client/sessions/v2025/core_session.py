@@ -303,7 +303,7 @@ class CoreTasksSession(Session):
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ref: TaskRef) -> Snapshot:
-        """Send ``tasks/get`` once, and add what else belongs to a snapshot.
+        """Send ``tasks/get`` once, and add the other parts of a snapshot.
 
         Raises:
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
@@ -376,7 +376,7 @@ class CoreTasksSession(Session):
     async def ask(
         self, method: str, params: JSONObject, *, context: CallContext | None = None, patient: bool = False
     ) -> JSONObject:
-        """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
+        """Send a request once. ``server/discover`` is a ``ping``, and the server's words in the handshake.
 
         Raises:
             SessionError: No result.
@@ -397,13 +397,13 @@ class CoreTasksSession(Session):
         }
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Keep the streams open on which the server speaks, and deliver the snapshots that come of it."""
+        """Keep the streams open on which the server speaks, and deliver the snapshots that they bring."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._receiver.run, partial(self._notify, observed))
             await self._tracker.run(observed)
 
     async def aclose(self) -> None:
-        """End the MCP session that was begun here, if nothing may live in it. The channel is left open."""
+        """End the MCP session that was begun here, if no call or task may live in it; the channel stays."""
         if not self._tracker.unfinished:
             with anyio.move_on_after(_END_S), suppress(Exception):
                 await self._sessions.end()

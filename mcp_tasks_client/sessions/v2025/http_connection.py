@@ -1,7 +1,7 @@
 """One MCP session at a server of 2025-11-25, over Streamable HTTP.
 
 The server's own messages come among the events of any response, and on the stream that a GET opens. Servers
-allow one such stream a session, and do not send again what they said while there was none.
+allow one such stream a session, and do not repeat messages of the time without one.
 
 The stream of the session is opened again when it ends, after the ``retry`` that the server named. A reply
 whose stream ends before it is lost: no stream is resumed by its last event.
@@ -186,16 +186,16 @@ class HttpConnection(Connection):
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
     def _reader(self, own: OwnRequest, message: Message) -> ReplyReader:
-        """Reads the reply to a request, and passes on what the server says before it."""
+        """Reads the reply to a request, and passes on the server's messages before it."""
         return self._channel.reader(message, lambda said: self._hear(self, said, own))
 
     async def _tell(self, own: OwnRequest, body: JSONObject) -> None:
-        """Send what has no reply."""
+        """Send a message that has no reply."""
         message = self._post(own, body)
         await self._send(message, self._no_reply(message), None)
 
     def _no_reply(self, message: Message) -> ReadResponse:
-        """Reads the response to what has no reply."""
+        """Reads the response to such a message."""
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:

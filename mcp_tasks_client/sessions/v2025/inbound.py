@@ -63,12 +63,12 @@ class _Request:
 
     @property
     def calls_left(self) -> list[OwnRequest]:
-        """Those of the calls that are under way still."""
+        """The calls that are under way still."""
         return [call for call in self.calls if call in self.connection.calls]
 
 
 class Inbound:
-    """Decides whose each request and notification is.
+    """Gives each request and notification to the task, the host or the receiver that it is for.
 
     Args:
         tracker: Takes the messages that belong to a task of the server.
@@ -77,7 +77,7 @@ class Inbound:
         clock: By which a question waits for its task, and a reply for its repetition.
         tools_changed: Called when the server's list of tools has changed.
         tell: Told of each notification, except those about requests of the server's, and the progress of a
-            call whose host has asked for none. ``None`` tells nobody.
+            call whose host has asked for none. ``None`` tells of none.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class Inbound:
         """Wait for the task of a question that comes before the reply to the call that makes the task.
 
         Returns:
-            Whether the question is a task's, and not to be answered here. That of a task that nobody here
-            waits for is the next client's.
+            Whether the question is a task's, and not to be answered here. That of an unknown task is left to
+            the next client.
         """
         if request.marked is None and request.source.method != GET_STREAM:
             return False  # the call asks on whose stream the question came
@@ -186,7 +186,7 @@ class Inbound:
     async def _wait_for_tasks(self, request: _Request) -> None:
         """Return when the calls that were under way have made their tasks.
 
-        A question without a mark waits so long only that a call that makes no task can be meant after all.
+        A question without a mark waits ``CREATION_S`` at most, since a call that makes no task may ask it.
         """
         if self._waiting >= MOST_WAITING:
             return

@@ -77,7 +77,7 @@ class McpSessions:
         return connection
 
     async def end(self) -> None:
-        """End the current session, in which nothing may live.
+        """End the current session, in which no call or task may live.
 
         Raises:
             SessionError: The server does not end it.

@@ -1,8 +1,8 @@
-"""The questions of one task: which request asks what, and which of them has an answer. Pure.
+"""The questions of one task: the request that asks each, and whether it has an answer. Pure.
 
-A question has a key that lasts: a digest of what it asks, and its ordinal among the questions that read the
-same. Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some
-servers reuse at once (mcp 1.30 takes an address in memory for one). So the log decides what a request is:
+A question has a key that lasts: a digest of its text, and its ordinal among the questions that read the same.
+Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some servers
+reuse at once (mcp 1.30 takes an address in memory for one). So the log decides whether a request is
 
 - the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended
   and to which no answer was sent;
@@ -52,7 +52,7 @@ class _Entry:
 
 
 class QuestionLog:
-    """The questions that a server has asked on behalf of one task, with what the journal knows of them."""
+    """The questions that a server has asked on behalf of one task, with their data in the journal."""
 
     def __init__(self, data: SessionData) -> None:
         self._open = [
@@ -180,7 +180,7 @@ class QuestionLog:
             self._unused = None
             return None
         if self._open:
-            return None  # it may be this that the task waits for
+            return None  # the task may wait for this one
         self._looks += 1
         return answer if self._looks >= _PATIENCE else None
 

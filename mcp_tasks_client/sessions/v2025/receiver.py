@@ -10,9 +10,9 @@ answers at once with a new task, asks the host in the background, and serves ``t
 - A task is ``working`` until it is ``completed``, ``failed`` or ``cancelled``. It is never
   ``input_required``, because the client needs nothing from the server for it.
 - A task belongs to the session in which it was created. Another session is told that it is unknown.
-- Each task is one coroutine, :meth:`Receiver._live`: it asks the host, keeps what the host answered, and
-  forgets the task when its time-to-live is over.
-- Tasks live in memory. They end with the :class:`Receiver`, and after a restart the server is told that
+- Each task is one coroutine, :meth:`Receiver._live`: it asks the host, keeps the answer, and forgets the task
+when its time-to-live is over. - Tasks live in memory. They end with the :class:`Receiver`, and after a
+restart the server is told that
   the task is unknown (-32602).
 
 Source: 2025-11-25, "Tasks".
@@ -107,7 +107,7 @@ class _Received:
         return f"<task {shorten(self.task_id)} ({self.wire['status']}) of {self.question['method']}>"
 
     def end(self, status: str, reply: Reply, message: str | None, now: str) -> bool:
-        """Move to a terminal status. Returns False if the task has ended before, which stands."""
+        """Move to a terminal status. Returns False if the task had ended before; that end stands."""
         if self.reply is not None:
             return False
         said = {} if message is None else {"statusMessage": message}
@@ -177,7 +177,7 @@ class Receiver:
         return may_be_task and params.get("task") is not None
 
     async def run(self, notify: Notify) -> None:
-        """Ask the host, and forget what has expired. Runs until cancelled, which forgets every task.
+        """Ask the host, and forget expired tasks. Runs until cancelled, which forgets every task.
 
         ``notify`` tells the server that a task has ended.
         """
@@ -196,9 +196,9 @@ class Receiver:
         request_id: RequestId | None = None,
         context: CallContext | None = None,
     ) -> Reply:
-        """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
+        """The reply to a request that :meth:`concerns` accepts. ``tasks/result`` waits for the end.
 
-        Before the reply is sent, :meth:`is_abandoned` says whether it still may be.
+        A reply must not be sent once :meth:`is_abandoned` is true of the request.
 
         Args:
             method: ``elicitation/create``, ``sampling/createMessage`` or one of ``tasks/*``.
@@ -232,7 +232,7 @@ class Receiver:
             self._serving -= 1
 
     def abandon(self, server_task_id: str) -> None:
-        """Stop what a task of the server's needed, because that task was cancelled."""
+        """Cancel the tasks that a task of the server's needed, because that one was cancelled."""
         self._abandoned[server_task_id] = None
         if len(self._abandoned) > _MOST_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
@@ -241,16 +241,16 @@ class Receiver:
                 self._end_cancelled(task, _NOT_NEEDED)
 
     def is_abandoned(self, params: JSONObject) -> bool:
-        """Whether a request of the server's was needed by a cancelled task of the server only.
+        """Whether only a cancelled task of the server's needed this request of the server's.
 
-        Nothing must be answered then: mcp 1.30's server loses its session by an answer.
+        Such a request gets no reply: mcp 1.30's server loses its session by one.
         """
         task_id = params.get("taskId")
         task = self._tasks.get(task_id) if isinstance(task_id, str) else None
         return (read_related_task(params) if task is None else task.related) in self._abandoned
 
     def forget_session(self, session_id: str) -> None:
-        """Forget every task of a session that has ended. The host is no longer asked about them."""
+        """Forget every task of a session that has ended, and stop asking the host about them."""
         self._allowances.pop(session_id, None)
         for task in [one for one in self._tasks.values() if one.session_id == session_id]:
             self._forget(task)

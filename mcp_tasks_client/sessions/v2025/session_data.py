@@ -65,7 +65,7 @@ class SessionData:
     """Oldest first."""
 
     sent: SentAnswer | None = field(default=None, repr=False)
-    """The last answer, if nobody told that it arrived, to be sent once more if the task still waits."""
+    """The last answer, if it was not acknowledged, to be sent once more if the task still waits."""
 
     answered: Mapping[str, int] = field(default_factory=dict)
     """How many questions of each digest have been answered: the ordinal of the next question in its key."""

@@ -37,17 +37,17 @@ HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-0
 
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 _FASTMCP_2_TASK: Final = "modelcontextprotocol.io/task"
-"""Where FastMCP 2.14 puts the task of a ``tools/call``, beside empty content."""
+"""The entry of ``_meta`` in which FastMCP 2.14 puts the task of a ``tools/call``, beside empty content."""
 
 _VOLATILE: Final = frozenset({_RELATED_TASK, "progressToken"})
 _LARGEST_ID: Final = 2**63
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 
 
-def declares_tasks(introduction: JSONObject | None, *what: str) -> bool:
-    """Whether a server's answer to ``initialize`` declares something below its capability ``tasks``."""
+def declares_tasks(introduction: JSONObject | None, *path: str) -> bool:
+    """Whether a server's answer to ``initialize`` declares this path below its capability ``tasks``."""
     found: object = introduction
-    for name in ("capabilities", "tasks", *what):
+    for name in ("capabilities", "tasks", *path):
         found = found.get(name) if isinstance(found, dict) else None
     return found is not None
 
@@ -126,7 +126,7 @@ def make_progress_token(unique: str) -> str:
 
 
 def is_own_token(token: object) -> bool:
-    """Whether a progress token is one that no host has given, whichever process has made it."""
+    """Whether a progress token is one of :func:`make_progress_token`, in any process."""
     return isinstance(token, str) and token.startswith(_OWN_TOKENS)
 
 

@@ -20,8 +20,7 @@ __all__ = ["StdioConnection"]
 class StdioConnection(Connection):
     """One MCP session over the standard streams of a process. No context is of use to it.
 
-    What the server says on its own account comes beside the replies, so that nothing tells which request it
-    is about.
+    The server's own messages come beside the replies, so that none is known to be about a request.
 
     Args:
         process: The process, which is started if it does not run.

@@ -1,4 +1,4 @@
-"""Whether a server of 2025-11-25 is asked to make a task of a call, and for how long to keep it. Pure."""
+"""The policy of asking a server of 2025-11-25 to make a task of a call, and to keep it. Pure."""
 
 from __future__ import annotations
 

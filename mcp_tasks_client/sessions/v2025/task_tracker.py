@@ -7,12 +7,12 @@ and the result come on it. Three rules keep questions from being lost:
 - An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
   context of that request, and would abort it.
 - A ``tasks/result`` whose stream has lost its reader is cancelled by its JSON-RPC ID, which is journaled,
-  as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
+  as soon as no question is open on it: when the client closes, when the task is not observed, and by the
   process that takes the task over. Otherwise the server would deliver the next question to it.
 - A message of the server between two polls is delivered at once, as a snapshot of the task.
 
-A task is known by the call that made it, or by the journal. Before that, what the server says of it counts
-for nothing, but for its questions, which wait for the call: see :mod:`.inbound`.
+A task is known by the call that made it, or by the journal. Before that, messages of the server about it are
+dropped, but for questions, which wait for the call: see :mod:`.inbound`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from .shapes import CORE_TASKS_VERSION, inline_result, rename_task_fields
 __all__ = ["TaskTracker", "TrackedTask"]
 
 _UNOBSERVED_S: Final = 1.0
-"""Seconds after which the ``tasks/result`` of a task that nobody observes is cancelled."""
+"""Seconds after which the ``tasks/result`` of a task that is not observed is cancelled."""
 
 _FORGET_S: Final = 60.0
-"""Seconds after which a task is forgotten that nobody has begun to observe."""
+"""Seconds after which a task that was never observed is forgotten."""
 
 _CLOSE_S: Final = 1.0
 """Seconds for all open requests to be cancelled while the client closes."""
@@ -70,7 +70,7 @@ class _OpenResult:
 
 @dataclass(eq=False, slots=True)
 class TrackedTask:
-    """One task, with all that the engine does not know of it."""
+    """One task, with the data that the engine does not know."""
 
     task_id: str
     connection: Connection
@@ -91,7 +91,7 @@ class TrackedTask:
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
 
     context: CallContext | None = field(default=None, repr=False)
-    """Of the call whose task it is, as of the last request."""
+    """The context of the task's call, as of the last request."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
@@ -133,7 +133,7 @@ class TrackedTask:
 
 
 class TaskTracker:
-    """Knows the tasks, keeps their ``tasks/result`` open, and delivers what the server tells unasked.
+    """Knows the tasks, keeps their ``tasks/result`` open, and delivers unasked snapshots of the server.
 
     Args:
         clock: By which everything here waits.
@@ -142,8 +142,8 @@ class TaskTracker:
     Attributes:
         owner: This client's name in ``session_data``.
         changed: Set when the set of connections or of tasks has changed.
-        unfinished: Task IDs, and IDs of ``tools/call`` that may still run: something may live in the current
-            MCP session while there are some.
+        unfinished: Task IDs, and IDs of ``tools/call`` that may still run: the current MCP session must not
+            be ended while there are some.
     """
 
     def __init__(self, clock: Clock, sessions: McpSessions) -> None:
@@ -156,7 +156,7 @@ class TaskTracker:
         self._running: tuple[TaskGroup, ObservedTasks] | None = None
         self._streams: dict[Connection, anyio.CancelScope] = {}
 
-    # ── which tasks ───────────────────────────────────────────────────────────────────────────
+    # ── the tasks ─────────────────────────────────────────────────────────────────────────────
 
     def find(self, task_id: str) -> TrackedTask | None:
         """The task of that ID, if it is known."""
@@ -205,7 +205,7 @@ class TaskTracker:
         return task
 
     def _find_current(self, ref: TaskRef) -> TrackedTask | None:
-        """The task, unless another client has written what the journal holds of it."""
+        """The task, unless another client wrote its ``session_data`` last."""
         task = self._tasks.get(ref.task_id)
         if task is None or ref.session_data in (None, task.restored_from):
             return task
@@ -299,7 +299,7 @@ class TaskTracker:
                 self._act_on_status(task)
 
     def _act_on_status(self, task: TrackedTask) -> None:
-        """Fetch what belongs to the latest status, before a poll is due."""
+        """Fetch the result or the questions of the latest status, before a poll is due."""
         if not self._is_observed(task):
             return
         match task.latest.get("status"):
@@ -456,14 +456,14 @@ class TaskTracker:
         return self._running is not None and task.task_id in self._running[1].refs()
 
     def begin(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
-        """Do something in the background. Returns False if no client is open."""
+        """Run a coroutine function in the background. Returns False if no client is open."""
         if self._running is None:
             return False
         self._running[0].start_soon(work, *args)
         return True
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Keep open what has to be open for the observed tasks. Runs until cancelled."""
+        """Keep the streams and requests open that the observed tasks need. Runs until cancelled."""
         async with anyio.create_task_group() as group:
             self._running = group, observed
             group.start_soon(self._note_changes, observed)

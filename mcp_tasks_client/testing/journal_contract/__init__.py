@@ -15,7 +15,7 @@ on every event loop that its fixture ``anyio_backend`` names.
 
 import pytest
 
-# Before they are imported, so that a failed assertion says what it has compared.
+# Before they are imported, so that a failed assertion shows the values that it has compared.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{part}"

@@ -1,4 +1,4 @@
-"""All parts of the contract in one class, and what a journal says of itself."""
+"""All parts of the contract in one class, and the properties of a journal that bound them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class JournalContract(
     CrossingTests,
     OpeningTests,
 ):
-    """The tests that every journal passes, whatever it keeps its records in.
+    """The tests that every journal passes, on any medium.
 
     Subclass it under a name that pytest collects, and override the fixture ``make_journal``. It returns a
     function without arguments that makes a journal, not open yet. All journals that it makes for one test are
     on the same medium, which is empty when the test begins. Of a medium that is the journal itself, as memory
     is, it returns that one each time.
 
-    All of it happens in one process. Two things are left to whoever writes a journal: that what is written
+    All of it happens in one process. The author of a journal has two things left to test: that a write
     survives the death of the process, and that another process sees it.
 
     Attributes:

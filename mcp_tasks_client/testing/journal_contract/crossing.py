@@ -18,7 +18,7 @@ __all__ = ["CrossingTests"]
 
 
 class CrossingTests:
-    """What one has written, the other goes by."""
+    """Each journal goes by the other's writes."""
 
     shared: ClassVar[bool] = True
 
@@ -138,7 +138,7 @@ class CrossingTests:
     async def test_what_an_owner_had_that_has_ended_without_a_word_is_released(
         self, pair: tuple[Journal, Journal]
     ) -> None:
-        """After what it has asked for itself."""
+        """After its own writes."""
         first, second = pair
         theirs, others = record(state=observing(), owner="a/1"), record(state=observing(), owner="a/2")
         source = Source()

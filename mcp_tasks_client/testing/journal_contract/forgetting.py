@@ -8,7 +8,7 @@ import pytest
 
 from ...journal.base import LEASES_KEPT_S, Journal, Lease
 from ...machine.record import Scope
-from ...machine.states import Gathering, OutcomeUnknown, Question
+from ...machine.states import AskedQuestion, Gathering, OutcomeUnknown
 from ..samples import SCOPE, finished, lease, observing, only, record, with_key
 
 __all__ = ["PruneTests", "RemoveTests"]
@@ -38,7 +38,7 @@ class RemoveTests:
 
 
 class PruneTests:
-    """What is old, of any scope."""
+    """Old records, of any scope."""
 
     async def test_what_was_delivered_before_the_time_is_forgotten(self, journal: Journal) -> None:
         old = record(state=finished(), delivered_at=99.0, idempotency_key="old")
@@ -60,7 +60,7 @@ class PruneTests:
         assert await journal.prune(100.0, 200.0) == 0
 
     async def test_a_task_whose_time_to_live_had_passed_is_forgotten(self, journal: Journal) -> None:
-        """Nobody came back for it, and the server has dropped it."""
+        """No client came back for it, and the server has dropped it."""
         expired = record(state=observing(ttl_ms=98_000), created_at=1.0)  # at 99.25 s
         kept = [
             record(state=observing("alive", ttl_ms=99_000), created_at=2.0),
@@ -83,7 +83,7 @@ class PruneTests:
             record(idempotency_key="owned", state=asked, updated_at=50.0, owner="host/1"),
             record(
                 idempotency_key="answered",
-                state=replace(asked, questions=(Question(key="a", digest="d", stage="answered"),)),
+                state=replace(asked, questions=(AskedQuestion(key="a", digest="d", stage="answered"),)),
                 updated_at=50.0,
             ),
         ]
@@ -132,7 +132,7 @@ class PruneTests:
     async def test_a_time_that_is_none_forgets_nothing(self, journal: Journal) -> None:
         await journal.save(stays := record(state=finished(), delivered_at=5.0, idempotency_key="order-42"))
         for times in ((float("nan"), 9.0), (9.0, float("nan"))):
-            with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+            with pytest.raises(ValueError):  # noqa: PT011  # in any words
                 await journal.prune(*times)
         assert await only(journal) == stays
 
@@ -147,5 +147,5 @@ class PruneTests:
 
 
 async def covering(journal: Journal, owner: str) -> Lease | None:
-    """The lease that covers an owner, as whoever judges is told."""
+    """The lease that covers an owner, as a client is told that judges whether the owner lives."""
     return (await journal.owners(owner))[owner]

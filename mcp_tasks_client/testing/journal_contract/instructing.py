@@ -133,7 +133,7 @@ class InstructionTests:
     async def test_an_instruction_needs_a_time(self, journal: Journal) -> None:
         given = record(state=observing())
         await journal.save(given)
-        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+        with pytest.raises(ValueError):  # noqa: PT011  # in any words
             await journal.instruct(given.record_id, YES._replace(at=float("nan")))
         assert await journal.instructions(given.record_id) == []
 

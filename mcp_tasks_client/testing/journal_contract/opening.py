@@ -39,7 +39,7 @@ CALLS: Final[tuple[Callable[[Journal], Awaitable[object]], ...]] = (
 
 
 class OpeningTests:
-    """A journal serves for as long as somebody has it open."""
+    """A journal serves for as long as a user has it open."""
 
     loops: ClassVar[Sequence[str]] = ("asyncio", "trio" if find_spec("trio") else "asyncio")
 
@@ -97,7 +97,7 @@ class OpeningTests:
     async def test_what_is_there_is_opened_for_those_who_look(
         self, make_journal: Callable[[], Journal]
     ) -> None:
-        """And who may write, writes."""
+        """A process with the right to write writes."""
         given, later = record(), record()
         with anyio.fail_after(30):
             async with make_journal() as journal:

@@ -76,7 +76,7 @@ class TakeTests:
 
 
 class TakePendingTests:
-    """Whatever is pending and free gets another owner."""
+    """Each record that is pending and free gets another owner."""
 
     async def test_all_that_is_pending_and_free_is_taken_oldest_first(self, journal: Journal) -> None:
         second = record(state=observing(), created_at=2.0)
@@ -193,7 +193,7 @@ class TakePendingTests:
 
 
 class LeaseTests:
-    """What stands for the owners, and what stays when they leave."""
+    """The leases that stand for owners, and the records that stay when these leave."""
 
     async def test_a_lease_is_kept_if_it_is_renewed_in_time(self, journal: Journal) -> None:
         assert not await journal.renew(lease("a", renewed_at=100.0))  # it was not there

@@ -13,6 +13,7 @@ import pytest
 from ...journal.base import Instruction, Journal
 from ...machine.record import Origin, Scope, TaskRecord, dump_state
 from ...machine.states import (
+    AskedQuestion,
     Calling,
     Cancelled,
     Completed,
@@ -23,7 +24,6 @@ from ...machine.states import (
     LastFailure,
     Observing,
     OutcomeUnknown,
-    Question,
     State,
     Violated,
 )
@@ -43,7 +43,7 @@ NASTY: Final = {
     "texts": [text for name, text in TEXTS.items() if name != "two halves of a pair"],
     SURROGATE: "\0",
 }
-QUESTION: Final = Question(
+QUESTION: Final = AskedQuestion(
     key=f"q{SURROGATE}", digest="d", stage="answered", request={"params": NASTY}, answer=NASTY, refusal="no"
 )
 TASK: Final = read_task(
@@ -69,7 +69,7 @@ OBSERVING: Final = Observing(
     unchanged=1,
     failure=LastFailure(message=SURROGATE, count=2, since=1.5),
     looks=3,
-    questions=(QUESTION, Question(key="", digest="")),
+    questions=(QUESTION, AskedQuestion(key="", digest="")),
     cancel="requested",
     reported=("b", "a"),
 )
@@ -304,7 +304,7 @@ class ListTests:
         assert await journal.records(SCOPE, delivered_since=1.0, limit=1) == [delivered]
         assert await journal.records(SCOPE, delivered_since=1.0, before=delivered) == []
         assert await journal.records(SCOPE, delivered_since=9.5, limit=1) == []
-        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+        with pytest.raises(ValueError):  # noqa: PT011  # in any words
             await journal.records(SCOPE, delivered_since=float("nan"))
 
     @pytest.mark.parametrize("scope", [SCOPE, None], ids=["of a scope", "of all"])
@@ -343,7 +343,7 @@ class ListTests:
         await journal.remove(given[2])
         assert await records(before=given[2]) == given[:1], "it stands for its time"
         for no_time in (float("nan"), replace(given[0], created_at=float("nan"))):
-            with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+            with pytest.raises(ValueError):  # noqa: PT011  # in any words
                 await journal.records(SCOPE, before=no_time)
 
     @pytest.mark.parametrize("limit", [None, 1, 2])
@@ -406,7 +406,7 @@ class ListTests:
 
 
 class StateTests:
-    """What a record holds comes back as it was."""
+    """The fields of a record come back as they were."""
 
     @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
     async def test_every_state_comes_back_as_it_was(self, journal: Journal, state: State) -> None:

@@ -122,7 +122,7 @@ class DurationTests:
             assert await journal.durations(SCOPE, "report") == [3.5]
 
     async def test_no_number_is_no_time(self, timed: Journal) -> None:
-        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+        with pytest.raises(ValueError):  # noqa: PT011  # in any words
             await end(timed, await begin(timed), float("nan"))
         assert await timed.durations(SCOPE, "report") == []
 

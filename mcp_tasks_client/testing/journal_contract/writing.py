@@ -413,7 +413,7 @@ class DeliverTests:
 
     async def test_a_time_that_is_none_is_refused(self, journal: Journal) -> None:
         await journal.save(stays := record(state=finished()))
-        with pytest.raises(ValueError):  # noqa: PT011  # in whatever words
+        with pytest.raises(ValueError):  # noqa: PT011  # in any words
             journal.deliver(float("nan"), {stays.record_id: 0})
         with pytest.raises(ValueError, match="finite"):
             journal.deliver(9.0, {stays.record_id: 0}, keep_until=float("nan"))
