@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
+import hypothesis  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
 
 from tests._forked import fork_for_all
@@ -52,6 +52,12 @@ __all__ = [
 # compiled is there for the next, though the environment says otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A property holds or not. How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Each HTTP client reads the certificates that it trusts: 15 milliseconds, a thousand times, of a file.
 # Of a folder nothing is read before it is needed, and no test needs an authority but its own.
