@@ -335,7 +335,8 @@ class Setup:
         call_grace_s: float = 2.0,
         **options: Any,
     ) -> None:
-        self.clock = QuickClock()
+        # A journal of its own is a file, whose thread takes real time, while hours pass by this clock.
+        self.clock = QuickClock() if journal is None else QuickClock(limit_s=math.inf)
         self.doings = Doings()
         self.server = OneTaskServer(self.clock, **(server or {}))
         self.host = NumberingPerson(self.doings)
