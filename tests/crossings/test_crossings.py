@@ -16,16 +16,24 @@ from .site import Sites, serving
 KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {}
 """Defects, and the cells that show them. The mend of one takes its line away."""
 
+
+def _is_given_up_as_it_asks(cell: Cell) -> bool:
+    """True if a call is given up as its task begins, which asks, while another client waits for it."""
+    return (
+        cell.fate == "cancelled unanswered"
+        and cell.questions == "a question"
+        and cell.crowded
+        and cell.key != "no key"
+    )
+
+
 SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
     "a bridge that keeps a call whose host gave it up puts its question to nobody while others wait for it": (
-        lambda cell: (
-            cell.way == "bridge"
-            and cell.fate == "cancelled unanswered"
-            and cell.questions == "a question"
-            and cell.crowded
-            and cell.key != "no key"
-        )
-    )
+        lambda cell: cell.way == "bridge" and _is_given_up_as_it_asks(cell)
+    ),
+    "a question of 2025-11-25 that comes in the instant in which its caller stops waiting is lost": (
+        lambda cell: cell.version.startswith("2025-11-25") and _is_given_up_as_it_asks(cell)
+    ),
 }
 """Defects that show by chance, or in some of these cells. They wait for a limit, so the long run has them."""
 
