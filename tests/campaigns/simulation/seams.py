@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_tasks_client import Scope, Session, Snapshot
-from mcp_tasks_client.engine.endpoint import Endpoint, Line
+from mcp_tasks_client.engine.endpoint import Endpoint, HostLine
 from mcp_tasks_client.hosts.shared_options import SharedOptions
 
 __all__ = ["DroppedIn"]
@@ -51,4 +51,4 @@ class DroppedIn:
 
     async def see_through(self, created: Snapshot, tool: str) -> Any:
         """The result of a task that ``tools/call`` was answered with."""
-        return await self._endpoint.see_task_through(Line(), created, tool, timeout=None)
+        return await self._endpoint.see_task_through(HostLine(), created, tool, timeout=None)
