@@ -28,6 +28,7 @@ from .service import Connect
 
 __all__ = ["listen", "open_app", "serve_socket", "url_of"]
 
+
 logger = logging.getLogger("mcp_tasks_client.bridge")
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -42,6 +43,10 @@ _MOST_AT_ONCE: Final = 500
 _MOST_SESSIONS: Final = 1_000
 _IDLE_S: Final = 30 * 60.0
 """Seconds after which a session ends that has no request and no stream."""
+
+_KEEP_ALIVE_S: Final = 75
+"""Seconds for which an idle connection stays open: longer than hosts keep one. httpx keeps it for 5 s, the
+default of uvicorn, and a request on a connection that the server closes in that instant is lost."""
 
 _EXCHANGE: Final = "mcp_tasks_client.bridge"
 _GONE: Final = -32000
@@ -110,6 +115,7 @@ async def serve_socket(
             http="h11",  # which bounds the headers
             ws="none",
             lifespan="off",
+            timeout_keep_alive=_KEEP_ALIVE_S,
             log_config=None,
             log_level=logging.CRITICAL,  # it reports each cancelled request as an error
             access_log=False,

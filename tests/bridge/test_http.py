@@ -12,8 +12,9 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, Final
@@ -345,6 +346,18 @@ async def test_two_hundred_requests_at_once_are_served(bridge: Bridge, version: 
                 for number in range(200):
                     group.start_soon(call, number)
     assert results == {number: str(number) for number in range(200)}
+
+
+def test_a_host_closes_an_idle_connection_before_the_bridge_does(bridge: Bridge) -> None:
+    url = httpx.URL(bridge.url)
+    with closing(HTTPConnection(url.host, bridge.port, timeout=LIMIT_S)) as connection:
+        connection.connect()
+        kept = connection.sock
+        for pause_s in (0.0, 6.0):  # httpx keeps it for 5 s
+            time.sleep(pause_s)
+            connection.request("GET", url.path, headers=bridge.headers)
+            connection.getresponse().read()
+            assert connection.sock is kept
 
 
 @pytest.mark.anyio
