@@ -220,14 +220,11 @@ def poll_delay(
     """
     if unchanged_polls < 0:
         raise ValueError("unchanged_polls cannot be negative")
-    hint = hint_s(poll_interval_ms)
+    hint, wait = hint_s(poll_interval_ms), _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
     if hint is None:
-        wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
         wait = _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
         return min(wait, policy.longest_wait_s)
-    if hint < _LONGEST_BESIDE_A_HINT_S:
-        wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
-        hint = max(hint, min(wait, _LONGEST_BESIDE_A_HINT_S))
+    hint = max(hint, min(wait, _LONGEST_BESIDE_A_HINT_S))
     return min(_jittered(hint, policy.jitter / 10 if first else 0.0, jitter), policy.longest_wait_s)
 
 

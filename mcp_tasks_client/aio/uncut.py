@@ -132,7 +132,6 @@ def weakly_in_loop(method: Callable[..., object]) -> Callable[..., None]:
     """
     running, weak = running_loop(), weakref.WeakMethod(method)
     loop, name = weakref.ref(running), _call_soon(running)
-    del running
 
     def call(*args: object) -> None:
         runner, bound = loop(), weak()

@@ -349,7 +349,7 @@ def _refusal(error: SessionError) -> Exception:
 
 
 def _is_unknown(error: SessionError) -> bool:
-    """Whether the server does not know the task, or not the request; a rate limiter cannot tell."""
+    """True for -32602: the server denies the task, or another param. A rate limiter denies neither."""
     return error.code == INVALID_PARAMS and not error.retryable
 
 

@@ -95,12 +95,12 @@ class HostCall:
 
     @property
     def loses_key(self) -> bool:
-        """Whether the call is refused, since it has a fault and its key could not protect it."""
+        """True if the call is refused, since it has a fault and its key could not protect it."""
         return self.key is not None and self.fault is not None
 
     @property
     def declined(self) -> bool:
-        """Whether the host has declined to visit a URL that the call needs."""
+        """True if the host has declined to visit a URL that the call needs."""
         return any(is_url_key(key) and one.get("action") != "accept" for key, one in self.answers.items())
 
 
@@ -114,7 +114,7 @@ def read_message(content: bytes) -> JSONObject | None:
 
 
 def is_current(params: JSONObject, version: str = "") -> bool:
-    """Whether a request's session is at 2026-07-28 or later, by its params and its version header."""
+    """True if a request's session is at 2026-07-28 or later, by its params and its version header."""
     meta = params.get("_meta")
     said = meta.get(PROTOCOL_VERSION_META_KEY, version) if isinstance(meta, dict) else version
     return isinstance(said, str) and said >= PROTOCOL_VERSION  # versions are dates

@@ -16,10 +16,11 @@ AskHost: TypeAlias = Callable[[JSONObject], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class CallContext:
-    """Goes with each request that is made for the sake of one caller's call.
+    """A value that goes with each request for one caller's call.
 
     A way in that serves requests of a host derives its own class, with the host's headers for instance. The
-    rooms between the way in and its transport pass the value on, and read nothing of it.
+    rooms between the way in and its transport pass the value on, and read nothing of it. A transport may
+    remember it weakly.
     """
 
     ask: AskHost | None = field(default=None, repr=False)

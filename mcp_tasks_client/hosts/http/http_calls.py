@@ -279,7 +279,7 @@ class _HttpCall:
         return encode_reply(self._call.request_id, reply)
 
     def _calls_again(self, end: _End) -> bool:
-        """Whether a result without questions tells the session to call again, in place of 401 or 403.
+        """True if a result without questions tells the session to call again, in place of 401 or 403.
 
         The auth flow gets that status as the reply to the next call. In this one it is too late for a status
         if the event stream has begun, or if the credential was renewed, accepted, and has expired again: an

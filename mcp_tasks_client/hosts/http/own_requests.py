@@ -115,7 +115,7 @@ class InnerTransport(Transport):
         return False
 
     def has_accepted(self, host: HostRequest) -> bool:
-        """Whether a server has taken the credential, in a request of ours."""
+        """True if a server has taken the credential of a host's request, in a request of ours."""
         return host in self._accepted
 
     async def send(self, url: httpx.URL, request: Request) -> Response:

@@ -415,5 +415,5 @@ class Relay:
 
 
 def _resumes(message: Any) -> bool:
-    """Whether the SDK continues a call that was sent before, by a resumption token."""
+    """True if the SDK continues a call that was sent before, by a resumption token."""
     return getattr(message.metadata, "resumption_token", None) is not None

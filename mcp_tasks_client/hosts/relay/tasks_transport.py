@@ -263,7 +263,7 @@ class _Router(TaskRouter):
         self._hides_task_support = hides_task_support
 
     def takes_call(self, params: JSONObject) -> bool:
-        """Whether calls of the session can become tasks, or this one has a key."""
+        """True if calls of the session can become tasks, or this one has a key."""
         return is_current(params) or self.introduction is not None or key_of(params) is not None
 
     async def serve_call(self, request: JSONObject, metadata: Any) -> MadeCall | None:
