@@ -94,6 +94,7 @@ def take_tour() -> list[Text]:
         (call,) = re.findall(r"^([0-9a-f]{8}) ", first.text, re.MULTILINE)
         _enter(first, f"mcp-tasks wait {call}")
         first.see("1 of 1 >")
+        _wait_for_prompt(second)
         killed, asked = len(_lines(second)) - 1, len(_lines(first))
         _enter(second, "mcp-tasks ls")
         _enter(second, f"mcp-tasks answer {call} milk=oat")
