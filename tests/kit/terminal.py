@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -30,6 +31,7 @@ __all__ = ["Ran", "Terminal", "in_terminal", "run_command", "surroundings"]
 COMMAND: Final = (sys.executable, "-m", "mcp_tasks_client")
 LINES: Final = 24
 _WHERE: Final = b"\x1b[6n"
+_ERASES: Final = re.compile(rb"\x1b\[\d*[JK]")
 COLUMNS: Final = 100
 
 
@@ -96,6 +98,8 @@ class Terminal:
         self._process, self._master, self._slave = process, master, slave
         self._screen = pyte.HistoryScreen(columns, lines, history=2000)
         self._stream = pyte.ByteStream(self._screen)
+        self._unread = b""
+        self._answered = 0
         self.pid = process.pid
         self.raw = b""
 
@@ -124,18 +128,27 @@ class Terminal:
         return os.tcgetpgrp(self._master)
 
     def read(self, limit_s: float) -> bool:
-        """Take what the program writes next. Returns False if that is nothing within the time."""
-        ready, _, _ = select.select([self._master], [], [], limit_s)
-        if not ready:
-            return False
-        try:
-            written = os.read(self._master, 65536)
-        except OSError:  # nobody has the other side any more
-            return False
+        """Take what the program writes next. Returns False if that is nothing within the time.
+
+        What erases something is left for the next time. So a reader that comes late sees it all the same.
+        """
+        if not self._unread:
+            ready, _, _ = select.select([self._master], [], [], limit_s)
+            if not ready:
+                return False
+            try:
+                self._unread = os.read(self._master, 65536)
+            except OSError:  # nobody has the other side any more
+                return False
+        erases = _ERASES.search(self._unread, 1)
+        end = len(self._unread) if erases is None else erases.start()
+        written, self._unread = self._unread[:end], self._unread[end:]
         self.raw += written
         self._stream.feed(written)
-        for _ in range(written.count(_WHERE)):  # the program asks for the place of the cursor
+        asked = self.raw.count(_WHERE)
+        for _ in range(asked - self._answered):  # the program asks for the place of the cursor
             self.type(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
+        self._answered = asked
         return bool(written)
 
     def see(self, *texts: str, limit_s: float = 2 * LIMIT_S) -> None:
