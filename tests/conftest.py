@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests._forked import fork_for_all
 from tests._halves import leave_one_half, runs_whole
 from tests._legacy_installs import CERTIFICATES_ELSEWHERE
 from tests.docs.server import docs_server
+from tests.kit.ports import unused_port
 from tests.legacy_servers import (
     legacy_node_program,
     legacy_node_server,
@@ -88,9 +88,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 @pytest.fixture
 def unused_url() -> str:
     """A loopback URL at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
+    return f"http://127.0.0.1:{unused_port()}/mcp"
 
 
 def pytest_configure(config: pytest.Config) -> None:

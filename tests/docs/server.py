@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from .._forked import Program
+from ..kit.ports import unused_port
 from ..real_server import stop
 from .pages import PORT, programs
 
@@ -42,8 +43,7 @@ def running(folder: Path, replacements: Mapping[str, str] | None = None) -> Iter
 
     ``{port}`` in a replacement is the port.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = unused_port()
     source = programs()["server.py"]
     for old, new in {**QUICKER, "port=8000": "port={port}", **(replacements or {})}.items():
         assert source.count(old) == 1, old

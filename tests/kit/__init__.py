@@ -6,6 +6,7 @@
 ``ways``             calls a tool of a scripted server by each way in
 ``current_server``   a server of 2026-07-28 whose every reply the test decides
 ``older_server``     a server of 2025-11-25 whose every reply the test decides
+``ports``            ports that the system gives to nobody else
 ``command``          the command over a journal of either kind, without a terminal
 ``probed_journal``   a journal in memory whose operations a test counts, refuses and holds up
 """
