@@ -39,6 +39,7 @@ from mcp_tasks_client.bridge.in_hand import Call
 from mcp_tasks_client.bridge.introspection import Context, Next, replace_middleware, when_ended
 from tests._forked import Program
 from tests.kit.command import until
+from tests.kit.ports import unused_port
 from tests.real_server import RealServer
 
 LIMIT_S: Final = 60.0
@@ -171,6 +172,12 @@ class PlainHost:
         """Open a session, if the version has any."""
         if self.version == CURRENT:
             return
+        await self.open_session()
+        reply = await self.post({"method": "notifications/initialized"})
+        assert reply.status_code == 202, reply.text
+
+    async def open_session(self) -> None:
+        """Begin to introduce itself."""
         params = {
             "protocolVersion": self.version,
             "capabilities": {},
@@ -179,8 +186,6 @@ class PlainHost:
         reply = await self.post({"id": 0, "method": "initialize", "params": params})
         assert reply.status_code == 200, reply.text
         self.session = {"mcp-session-id": reply.headers["mcp-session-id"]}
-        reply = await self.post({"method": "notifications/initialized"})
-        assert reply.status_code == 202, reply.text
 
     async def post(self, message: dict[str, Any]) -> httpx.Response:
         return await self.http.send(self._request(message))
@@ -469,9 +474,9 @@ async def test_a_host_whose_connection_was_lost_joins_its_call(
 @on_asyncio
 @pytest.mark.parametrize("version", [OLDER, CURRENT])
 async def test_a_killed_bridge_loses_no_call(real_server: RealServer, tmp_path: Path, version: str) -> None:
-    arguments = {"token": uuid.uuid4().hex, "seconds": 3.0}
+    arguments = {"token": uuid.uuid4().hex, "seconds": 10.0}
     options = (*NEVER, "--token-env", TOKEN_VARIABLE)
-    with bridging(real_server, tmp_path, *options) as bridge:
+    with bridging(real_server, tmp_path, *options, port=unused_port()) as bridge:
         async with plain_host(bridge, "faithful", version) as host, anyio.create_task_group() as group:
 
             async def call() -> None:
@@ -704,7 +709,7 @@ async def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_idle_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_http, "_IDLE_S", 0.05)
     async with host_of_an_app() as host:
-        await host.introduce()
+        await host.open_session()  # which may have ended before anything else comes
         with anyio.fail_after(LIMIT_S):
             while (await host.post({"id": 1, "method": "ping"})).status_code == 200:
                 await anyio.sleep(0.2)  # longer than a session may be idle

@@ -43,6 +43,12 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_LINGER_S", 0.1)
 
 
+@pytest.fixture
+def some_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long enough for what a test does meanwhile, on a busy machine too."""
+    monkeypatch.setattr(calls, "_LINGER_S", 2.0)
+
+
 def token_of(wire: Wire, tool: str) -> Any:
     """The progress token of the latest call at the server."""
     return wire.calls(tool)[-1]["_meta"]["progressToken"]
@@ -147,7 +153,7 @@ async def test_a_plain_call_that_was_given_up_lingers_and_is_then_cancelled(
         assert (await again.reply())["content"] == RICH["content"]
 
 
-@pytest.mark.usefixtures("short_linger")
+@pytest.mark.usefixtures("some_linger")
 async def test_a_plain_call_that_was_joined_in_time_goes_on(host: MemoryHost, wire: Wire) -> None:
     wire.hold("plain")
     async with bridged(wire, host):

@@ -43,8 +43,8 @@ NEVER: Final = ("--answer-within", "0")
 SLOW_S: Final = 6.0
 """Longer than until the answer in between, and than it takes to kill somebody meanwhile."""
 
-PATIENT_S: Final = 8.0
-"""A limit that progress moves, which the bridge sends every three seconds."""
+PATIENT_S: Final = 20.0
+"""A limit that progress moves, which the bridge sends every three seconds, and later on a busy machine."""
 
 LEAVES_S: Final = 30.0
 """A bridge ends within two seconds after its host, and later on a busy machine."""
