@@ -311,7 +311,7 @@ def test_a_server_is_told_with_its_version_its_tools_and_its_clock(
     ran = over_file("doctor", real_server.url, "--json")
     assert (ran.code, ran.err) == (0, "")
     server = ran.document["server"]
-    assert abs(server.pop("clock_ahead_s")) < 5
+    assert abs(server.pop("clock_ahead_s")) < 30
     assert server.pop("tools") > 10
     assert server == {
         "address": real_server.url,
@@ -376,7 +376,7 @@ class Skewed(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        return formatdate(time() - 3 * 3600, usegmt=True)
+        return formatdate(time() - 3 * 3600 - 30, usegmt=True)
 
     def log_message(self, *args: object) -> None:
         """Nothing is logged."""
@@ -399,7 +399,8 @@ def test_a_clock_that_is_wrong_is_a_fault_and_a_server_without_tasks_is_none(
     assert ran.code == Exit.UNEXPECTED
     (fault,) = faults(ran.document, "server")
     assert fault.startswith("The clock of the server is 3h behind the clock of this machine")
-    assert -10_802 < ran.document["server"]["clock_ahead_s"] < -10_798
+    # A reply that takes long is half of it late, or early.
+    assert -10_860 < ran.document["server"]["clock_ahead_s"] < -10_800
     assert ran.document["server"]["tasks"] is False
     (note,) = [one["message"] for one in ran.document["findings"] if not one["fault"]]
     assert note.startswith("The server makes no tasks")

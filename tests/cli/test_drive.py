@@ -121,7 +121,7 @@ async def test_the_task_of_a_program_that_was_killed_is_brought_home(
     real_server: RealServer, place: tuple[str, dict[str, str], Journal]
 ) -> None:
     (journal, variables, opened), mark = place, real_server.mark()
-    call = ("call", real_server.url, "slow", "seconds=2", "--label", "of Ada")
+    call = ("call", real_server.url, "slow", "seconds=8", "--label", "of Ada")
     with running(journal, *call, **variables) as process:
         record = await find_record(opened)
         os.kill(process.pid, signal.SIGKILL)

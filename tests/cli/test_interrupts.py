@@ -31,7 +31,7 @@ def test_ctrl_c_lets_the_task_run_on_and_names_the_line_that_goes_on(
 ) -> None:
     since = real_server.mark()
     key = ["--key", "k"] if has_key else []
-    with in_terminal(journal, "call", real_server.url, "slow", "seconds=3", *key) as terminal:
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=8", *key) as terminal:
         terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
         terminal.interrupt()
         assert terminal.wait() == Exit.INTERRUPTED
@@ -45,7 +45,7 @@ def test_ctrl_c_lets_the_task_run_on_and_names_the_line_that_goes_on(
 
 def test_ctrl_c_twice_ends_the_program_and_cancels_nothing(real_server: RealServer, journal: Path) -> None:
     since = real_server.mark()
-    with in_terminal(journal, "call", real_server.url, "slow", "seconds=2") as terminal:
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=8") as terminal:
         terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
         terminal.interrupt()
         terminal.interrupt()
@@ -66,7 +66,7 @@ def test_ctrl_c_before_there_is_a_task_says_that_the_tool_may_have_run(
         real_server.url,
         "nap",
         f"token={token}",
-        "seconds=3",
+        "seconds=20",
         *(["--key", "k"] if has_key else []),
     ]
     with in_terminal(journal, *line) as terminal:
@@ -98,7 +98,7 @@ def test_a_task_is_cancelled_by_ctrl_c_only_where_the_line_says_so(
 
 def test_sigterm_lets_the_task_run_on_as_well(real_server: RealServer, journal: Path) -> None:
     since = real_server.mark()
-    with in_terminal(journal, "call", real_server.url, "slow", "seconds=3") as terminal:
+    with in_terminal(journal, "call", real_server.url, "slow", "seconds=20") as terminal:
         terminal.wait_until(lambda: bool(real_server.witness(method="tasks/get", since=since)))
         os.kill(terminal.pid, signal.SIGTERM)
         assert terminal.wait() == Exit.TERMINATED
@@ -110,7 +110,7 @@ def test_a_line_with_a_key_that_was_killed_is_safe_to_run_again(
     real_server: RealServer, journal: Path, at: str
 ) -> None:
     token, since = uuid4().hex, real_server.mark()
-    line = ["call", real_server.url, "count", f"token={token}", "seconds=1", "--key", "nightly"]
+    line = ["call", real_server.url, "count", f"token={token}", "seconds=6", "--key", "nightly"]
     with in_terminal(journal, *line) as terminal:
         terminal.wait_until(lambda: bool(real_server.witness(method=at, since=since)))
         if at == "tools/call":  # its reply is on its way: the task is journaled before anything else is done

@@ -118,9 +118,10 @@ def test_a_url_of_another_scheme_is_not_shown(over_file: Command) -> None:
 def test_a_question_for_a_program_is_listed_without_a_line(
     real_server: RealServer, over_file: Command
 ) -> None:
-    call = ("ask_model_and_roots", "--key", "k", "--questions", "leave", "--timeout", "3")
-    over_file("call", real_server.url, *call)
-    listed = over_file("questions").out
+    call = ("ask_model_and_roots", "--key", "k", "--questions", "leave")
+    with over_file.running("call", real_server.url, *call):
+        over_file.wait_for_question(2)
+        listed = over_file("questions").out
     assert "sampling/createMessage, which the program of the call answers." in listed
     assert "roots/list, which the program of the call answers." in listed
     assert "mcp-tasks answer" not in listed

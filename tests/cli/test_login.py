@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, Final
@@ -38,6 +39,7 @@ from mcp_tasks_client.cli.logins import LoginFile
 from mcp_tasks_client.cli.oauth import authorize
 from mcp_tasks_client.testing.samples import observing, record
 from tests.kit.command import Command
+from tests.kit.ports import unused_port
 from tests.kit.terminal import Ran, in_terminal
 
 LIMIT_S: Final = 60.0
@@ -297,7 +299,7 @@ def test_a_browser_is_opened_in_a_terminal_alone(
     browser.write_text(
         "import sys, httpx, pathlib\n"
         f"pathlib.Path({str(opened)!r}).write_text(sys.argv[1])\n"
-        "httpx.get(sys.argv[1], follow_redirects=True, trust_env=False)\n"
+        f"httpx.get(sys.argv[1], follow_redirects=True, trust_env=False, timeout={LIMIT_S})\n"
     )
     variables = {"BROWSER": f"{shlex.join([sys.executable, str(browser)])} %s"}
     ran = log_in(Command(command.journal, **command.variables, **variables), site.url)
@@ -427,8 +429,9 @@ def test_an_answer_that_is_not_of_this_login_does_not_count(
 
     def forge(page: str) -> None:
         back = httpx.URL(httpx.URL(page).params["redirect_uri"])
-        asked = httpx.get(back.copy_with(path="/favicon.ico"), trust_env=False)
-        forged = httpx.get(back.copy_merge_params({"code": "stolen", "state": "wrong"}), trust_env=False)
+        get = partial(httpx.get, trust_env=False, timeout=LIMIT_S)
+        asked = get(back.copy_with(path="/favicon.ico"))
+        forged = get(back.copy_merge_params({"code": "stolen", "state": "wrong"}))
         pages.extend([asked.status_code, forged.status_code])
 
     ran = log_in(command, site.url, "--json", browse=forge)
@@ -572,8 +575,7 @@ def test_a_logout_removes_the_file_and_revokes_the_token(site: Site, command: Co
 def test_a_logout_needs_neither_a_server_nor_a_sound_file(site: Site, command: Command, state: Path) -> None:
     log_in(command, site.url)
     metadata = stored(state)["authorization_server"]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}/revoke"
+    nowhere = f"http://127.0.0.1:{unused_port()}/revoke"
     change(state, authorization_server={**metadata, "revocation_endpoint": nowhere})
     ran = command("logout", site.url, "--json")
     assert ran.document == {"server": site.url, "removed": True, "revoked": False}

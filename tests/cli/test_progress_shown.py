@@ -60,7 +60,7 @@ def test_a_call_that_the_server_has_not_answered_is_shown_as_well(
 
 
 def test_a_form_has_the_terminal_to_itself(real_server: RealServer, journal: Path) -> None:
-    line = ["call", real_server.url, "ask_name", "seconds=3"]
+    line = ["call", real_server.url, "ask_name", "seconds=8"]
     with in_terminal(journal, *line, lines=40) as terminal:
         terminal.see("ask_name  working  ", "thinking of a question")
         terminal.see("What is your name?")
@@ -92,7 +92,7 @@ def test_without_a_terminal_a_long_call_has_a_line_unless_a_program_reads_stderr
     real_server: RealServer, journal: Path, as_json: bool
 ) -> None:
     options = ["--json"] if as_json else []
-    ran = run_command(journal, "call", real_server.url, "slow", "seconds=13", *options)
+    ran = run_command(journal, "call", real_server.url, "slow", "seconds=16", *options)
     assert ran.code == 0
     if as_json:
         assert ran.err == ""

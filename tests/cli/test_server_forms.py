@@ -146,7 +146,7 @@ async def is_empty(journal: Path) -> bool:
 
 
 async def test_a_time_out_ends_the_task_and_leaves_nothing_in_the_journal(journal: Path) -> None:
-    ran = await run(journal, "call", "endless", "--timeout", "3", "--json", "--", *strict())
+    ran = await run(journal, "call", "endless", "--timeout", "8", "--json", "--", *strict())
     assert (ran.code, ran.error["next"]) == (Exit.TIMED_OUT, None)
     assert await is_empty(journal)
 
@@ -337,7 +337,7 @@ async def test_no_secret_of_a_line_is_in_any_output(verb: str, as_json: bool, jo
         async with TasksClient(address, journal=SqliteJournal(journal), application="mcp-tasks") as client:
             record_id = (await client.start_tool("tool")).reference["record_id"]
         arguments = {
-            "call": ["call", address, "tool", "--timeout", "2"],
+            "call": ["call", address, "tool", "--timeout", "8"],
             "wait": ["wait", record_id, "--server", address, "--timeout", "1"],
             "cancel": ["cancel", record_id, "--server", address],
             "drive": ["drive", address],

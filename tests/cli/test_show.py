@@ -27,17 +27,17 @@ def lines(state: Gathering | Observing, *questions: Question) -> list[str]:
 @pytest.mark.parametrize(
     ("state", "row", "reason"),
     [
-        (observing("task-1"), "Not reached since", "The server has not been reached for 3m: HTTP 503."),
+        (observing("task-1"), "Not reached since", "The server has not been reached for 3h: HTTP 503."),
         (
             Gathering(round=0, request_state=None, questions=()),
             "No room since",
-            "The server has had no room for the call for 3m: HTTP 503.",
+            "The server has had no room for the call for 3h: HTTP 503.",
         ),
     ],
     ids=["observing", "gathering"],
 )
 def test_a_failure_is_told_as_what_it_is(state: Gathering | Observing, row: str, reason: str) -> None:
-    failure = LastFailure(message="HTTP 503.", count=4, since=time.time() - 180)
+    failure = LastFailure(message="HTTP 503.", count=4, since=time.time() - 3 * 3600)
     told = lines(replace(state, failure=failure))
     assert reason in told
     assert any(line.startswith(f"{row} ") and line.endswith(", 4 requests") for line in told)

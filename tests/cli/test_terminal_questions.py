@@ -183,7 +183,7 @@ def test_a_form_that_ends_with_its_program_does_not_say_that_its_question_was_an
     real_server: RealServer, tmp_path: Path, way: str
 ) -> None:
     journal, line = tmp_path / "journal.sqlite3", ["call", real_server.url, "ask_name"]
-    options = ["--timeout", "3"] if way == "timeout" else []
+    options = ["--timeout", "12"] if way == "timeout" else []
     with in_terminal(journal, *line, *options, lines=TALL) as terminal:
         terminal.see("1 of 1 >")
         if way == "signal":
