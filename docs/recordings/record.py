@@ -41,7 +41,7 @@ from tests.kit.terminal import Terminal, in_terminal  # noqa: E402  # found by t
 
 NAME: Final = "terminal"
 COLUMNS: Final = 96
-STEP_S: Final = "5"
+STEP_S: Final = "8"
 """Seconds of each step of the coffee machine: enough for a slow computer to stop a call in the first one."""
 
 SHELL: Final = ("bash", "--norc", "--noprofile", "-i")
@@ -87,7 +87,7 @@ def take_tour() -> list[Text]:
         first, second = shells
         _enter(first, f"mcp-tasks call {url} brew cups:=2")
         first.see("grinding the beans")
-        running = _lines(first)
+        shown = len(_lines(first))
         _enter(second, f"kill -9 {first.foreground}")
         _enter(first, "mcp-tasks ls")
         first.see("Killed", "nobody drives it")
@@ -101,13 +101,14 @@ def take_tour() -> list[Text]:
         _wait_for_prompt(first)
         _wait_for_prompt(second)
         one, two = _lines(first), _lines(second)
-        death = one[len(running) - 1][len(running[-1]) :]  # the shell says it in the same line
+        at_work = one[shown - 1]
+        *running, death = [*one[: shown - 1], *at_work.divide([at_work.plain.index("Killed")])]
         lines = [
             *running,
             _rule("another terminal"),
             *two[:killed],
             _rule("the first terminal"),
-            *(death, *one[len(running) : asked]),
+            *(death, *one[shown:asked]),
             _rule("the other terminal"),
             *two[killed:-1],
             _rule("the first terminal"),
@@ -190,7 +191,7 @@ def _rule(name: str) -> Text:
     return Text(f"── {name} ".ljust(COLUMNS, "─"), Style(color="cyan"))
 
 
-_SPANS: Final = re.compile(r"\b(?:\d+m)?\d+s\b *")
+_SPANS: Final = re.compile(r"\b(?:\d+m(?:\d+s)?|\d+s)\b *")
 _PIDS: Final = re.compile(r"(?<=kill -9 )\d+")
 _IDS: Final = re.compile(r"\b[0-9a-f]{8}\b")
 
