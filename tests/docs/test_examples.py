@@ -33,6 +33,7 @@ from mcp_tasks_client.testing import (
 
 from .._forked import Program
 from ..engine.other_process import OnDisk
+from ..kit.ports import unused_port
 from ..testing.asking import serve
 from .browser import MISSING, Browser, browser, wait_for
 from .pages import ROOT
@@ -65,6 +66,12 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def slower_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with time to cancel an order in."""
+    monkeypatch.setenv("DEMO_STEP_S", "0.8")
+
+
+@pytest.fixture
 def machine(shared: ModuleType, tmp_path: Path) -> Iterator[str]:
     """A coffee machine, for the examples that only talk to one."""
     with shared.running_server(tmp_path / "log") as url:
@@ -89,7 +96,8 @@ def test_every_example_is_run_here_and_has_a_page() -> None:
     }
 
 
-def test_quickstart_brings_the_task_of_a_killed_client_home() -> None:
+def test_quickstart_brings_the_task_of_a_killed_client_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_STEP_S", "1")  # the client is killed long before its task ends
     told = by_command("quickstart.py").splitlines()
     assert "     → Order 1: 2 cups of coffee with oat milk" in told
     assert told[-1] == "     nothing", "the journal is empty"
@@ -154,6 +162,7 @@ async def test_an_interrupt_is_resumed_an_hour_later(shared: ModuleType, tmp_pat
     server.witness.check(at_most_once=True)
 
 
+@pytest.mark.usefixtures("slower_machine")  # before the machine starts
 def test_the_programs_with_one_client(
     machine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,11 +177,6 @@ def test_the_programs_with_one_client(
     assert "     → Order 4: 1 cups of coffee with oat milk" in told["sdk_client"].partition("3  Later")[2]
     assert "→ Order 5: 2 cups of coffee with oat milk" in told["fastmcp_client"]
     assert told["fastmcp_client"].count("Order 6: 1 cups") == 2
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

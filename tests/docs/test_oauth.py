@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-import socket
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -26,12 +25,13 @@ from starlette.routing import Mount, Route
 from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.testing import ExpiringToken, ScriptedServer, complete, text_result, work
 from tests._results import text
+from tests.kit.ports import unused_port
 
 from .pages import PORT, ROOT, blocks_of
 from .server import running
 
 PAGE: Final = ROOT / "docs" / "guides" / "credentials.md"
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 
 WITH_USERS: Final = """\
 from fastmcp.server.auth.auth import ClientRegistrationOptions
@@ -60,7 +60,7 @@ def visited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def visit(url: str) -> None:
         urls.append(url)
-        options = {"follow_redirects": True, "trust_env": False}
+        options = {"follow_redirects": True, "trust_env": False, "timeout": LIMIT_S}
         threading.Thread(target=httpx.get, args=(url,), kwargs=options).start()
 
     monkeypatch.setattr(webbrowser, "open", visit)
@@ -72,8 +72,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The example of the page, with a port of its own for the browser to come back to."""
     monkeypatch.chdir(tmp_path)
     (found,) = [block for block in blocks_of(PAGE) if "OAuthClientProvider" in block]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return found.replace("PORT = 3030", f"PORT = {probe.getsockname()[1]}")
+    return found.replace("PORT = 3030", f"PORT = {unused_port()}")
 
 
 def test_the_sdk_s_provider_has_the_user_log_in_once_and_renews_the_token(
@@ -100,7 +99,8 @@ def test_a_user_who_declines_ends_the_example(
     def decline(url: str) -> None:
         asked = httpx.URL(url).params
         back = httpx.URL(asked["redirect_uri"], params={"error": "access_denied", "state": asked["state"]})
-        threading.Thread(target=httpx.get, args=(back,), kwargs={"trust_env": False}).start()
+        options = {"trust_env": False, "timeout": LIMIT_S}
+        threading.Thread(target=httpx.get, args=(back,), kwargs=options).start()
 
     monkeypatch.setattr(webbrowser, "open", decline)
     with (

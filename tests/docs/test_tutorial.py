@@ -18,18 +18,23 @@ from mcp_tasks_client import BlockingInbox
 
 from .browser import wait_for
 from .pages import PORT, TUTORIAL, programs
+from .server import running
 
 LIMIT_S: Final = 120.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path, docs_server: str) -> Path:
-    """The reader's folder, with every program saved; the server runs."""
-    for name, source in programs().items():
-        if name != "server.py":
-            assert PORT in source or name == "answer.py"
-            (tmp_path / name).write_text(source.replace(PORT, docs_server), encoding="utf-8")
-    return tmp_path
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The reader's folder, with every program saved; the server runs.
+
+    It takes seconds for each step of its work. In a step programs are killed.
+    """
+    with running(tmp_path_factory.mktemp("server"), {"STEP_S = 10 ": "STEP_S = 2 "}) as at:
+        for name, source in programs().items():
+            if name != "server.py":
+                assert PORT in source or name == "answer.py"
+                (tmp_path / name).write_text(source.replace(PORT, at), encoding="utf-8")
+        yield tmp_path
 
 
 def run(folder: Path, program: str, typed: str = "") -> str:
