@@ -24,7 +24,7 @@ DRIVER: Final = shutil.which("chromedriver")
 MISSING: Final = "" if CHROMIUM and DRIVER else "needs chromium and chromedriver"
 """Why there is no browser; empty if there is one."""
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 
 _FLAGS: Final = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -39,7 +39,7 @@ from .browser import MISSING, Browser, browser, wait_for
 from .pages import ROOT
 
 EXAMPLES: Final = ROOT / "examples"
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 120.0
 
 T = TypeVar("T")
 
