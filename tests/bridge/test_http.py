@@ -379,6 +379,7 @@ async def test_an_interim_answer_is_for_the_host_that_has_called(
         ):
             interim = text_of(await one.call_tool("count", {"token": token, "seconds": 4.0}))
             assert "is still running" in interim
+            await until_async(lambda: records(tmp_path))  # the server may have made no task yet
             (record,) = records(tmp_path)
             assert record.record_id in interim
 
