@@ -19,7 +19,7 @@ import pytest
 from mcp_tasks_client import Limits, TaskRef
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.sessions.http import body, replies
+from mcp_tasks_client.sessions.http import body, replies, transport_aiohttp, transport_httpx
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import send_call
@@ -50,9 +50,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def patient_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the end of a stream may take longer to arrive than we wait for it."""
+    """On a busy machine the end of a stream may take longer to arrive than we wait for it.
+
+    And a connection may be idle for longer than we keep it.
+    """
     monkeypatch.setattr(body, "DRAIN_S", 8.0)
     monkeypatch.setattr(replies, "DRAIN_S", 8.0)
+    for transport in (transport_aiohttp, transport_httpx):
+        monkeypatch.setattr(transport, "KEEPALIVE_S", 60.0)
 
 
 # ── the request ───────────────────────────────────────────────────────────────────────────────
