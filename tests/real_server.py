@@ -90,7 +90,7 @@ def fetch(url: str, path: str, params: Mapping[str, str | int] | None = None) ->
 
     Nothing is encrypted on loopback: reading the system's certificates would take longer than all the rest.
     """
-    reply = httpx.get(urljoin(url, path), params=params, trust_env=False, verify=False, timeout=STOP_LIMIT_S)
+    reply = httpx.get(urljoin(url, path), params=params, trust_env=False, verify=False, timeout=START_LIMIT_S)
     reply.raise_for_status()
     return reply.json()
 

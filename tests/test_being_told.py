@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -303,13 +303,14 @@ async def test_a_question_that_was_not_asked_for_a_moment_is_told_once() -> None
     async with MemoryJournal() as journal, Inbox(journal) as inbox, told(inbox.asked()) as program:
         await journal.save(given := asks())
         await program.have(1)
-        for _ in range(2):
+        for number in range(2):
             await journal.save(replace(given, state=observing()), known=True)
             await journal.save(other := asks())
-            await anyio.sleep(0.1)
+            await program.have(2 + 2 * number)
             assert program.of[-1] == other.record_id
             await journal.save(given, known=True)
-            await anyio.sleep(0.1)
+            await journal.save(asks())  # which tells that there was another look
+            await program.have(3 + 2 * number)
         assert program.of.count(given.record_id) == 1
 
 
@@ -447,8 +448,16 @@ def test_without_an_event_loop_they_block() -> None:
         assert isinstance(given[1], TaskRecord)
         given[0].accept({"n": 3})
         assert inbox.questions() == []
-        waiting = threading.Thread(target=iterate, args=(inbox.asked, 0))
+        begun = threading.Event()
+
+        def ask() -> Iterator[BlockingQuestion]:
+            asked = inbox.asked()
+            begun.set()
+            return asked
+
+        waiting = threading.Thread(target=iterate, args=(ask, 0))
         waiting.start()
-        time.sleep(0.05)
+        assert begun.wait(SOON_S)
+        time.sleep(0.05)  # for it to wait by then
     waiting.join(SOON_S)
     assert not waiting.is_alive()

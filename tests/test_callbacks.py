@@ -935,7 +935,7 @@ def test_ctrl_c_while_a_plain_function_waits_for_somebody_to_type_ends_the_proce
     def hear(until: bytes) -> None:
         nonlocal said
         while until not in said:
-            assert select.select([terminal], [], [], 20)[0], said
+            assert select.select([terminal], [], [], LIMIT_S)[0], said
             said += os.read(terminal, 1000)
 
     try:
@@ -943,7 +943,7 @@ def test_ctrl_c_while_a_plain_function_waits_for_somebody_to_type_ends_the_proce
         process.send_signal(signal.SIGINT)
         with suppress(OSError):  # how a terminal says that nobody has it open any more
             hear(until=b"nobody says this")
-        assert process.wait(20) != 0
+        assert process.wait(LIMIT_S) != 0
         assert b"KeyboardInterrupt" in said  # on trio sometimes within a group
     finally:
         process.kill()

@@ -18,6 +18,8 @@ from ._forked import ADDRESS, ROOT, Program, make_command
 from ._legacy_installs import python_with_legacy_sdk
 from .legacy_servers import installed
 
+LIMIT_S = 60.0
+
 TELLS = """
 import json, os, sys
 print(json.dumps([__name__, sys.argv[1:], os.getcwd(), os.environ["TOLD"], sys.stdin.read()]))
@@ -95,7 +97,7 @@ def test_the_end_of_a_program_is_told_as_subprocess_does() -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             killed.wait(0.01)
         killed.kill()
-        assert killed.wait(10) == -signal.SIGKILL
+        assert killed.wait(LIMIT_S) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["all are forked from one", "it forks from its own"])
@@ -106,7 +108,7 @@ def test_a_program_ends_with_the_process_that_started_it(
         monkeypatch.delenv(ADDRESS, raising=False)
     starts = """
 from tests._forked import Program
-program = Program("-c", "import time; time.sleep(60)")
+program = Program("-c", "import time; time.sleep(600)")
 print(program.pid, flush=True)
 input()
 """
@@ -121,7 +123,7 @@ input()
 
 
 def until_ended(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while psutil.pid_exists(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

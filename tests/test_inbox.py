@@ -633,9 +633,9 @@ def test_an_inbox_without_an_event_loop(real_server: RealServer, path: Path) -> 
         assert text(handle.result()) == "Hello, Ada"
         client.start_tool("cancelable")
         (record,) = inbox.records()
-        inbox.cancel(record)
-        with pytest.raises(TasksClientError):
+        with pytest.raises(TasksClientError, match="has not ended"):
             inbox.acknowledge(record)
+        inbox.cancel(record)
         with pytest.raises(TasksClientError, match="whole journal"):
             inbox.prune()
     with pytest.raises(TasksClientError, match="BlockingInbox"):

@@ -221,7 +221,7 @@ async def test_an_older_result_that_the_sdk_cannot_read_is_an_end(
     sdk: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_errors, "_LONG_ENOUGH", (5, 0.02))
-    limits = Limits(task_timeout_s=0.05)
+    limits = Limits(task_timeout_s=LIMIT_S if sdk == "2.x" else 0.3)
     monkeypatch.setattr("mcp_tasks_client.hosts.relay.tasks_transport.make_limits", lambda policy: limits)
     server = OlderServer()
     server.task |= {"status": "completed", "pollInterval": 1}

@@ -133,6 +133,6 @@ def serve_app(app: Any, **options: Any) -> Iterator[str]:
         yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/mcp"
     finally:
         running.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
     assert not thread.is_alive()

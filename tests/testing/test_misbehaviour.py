@@ -184,8 +184,9 @@ async def test_a_reply_that_takes_longer_than_the_time_out_is_lost(
 
 async def test_a_stalled_request_over_http_ends_with_its_client(server: ScriptedServer) -> None:
     server.tool("tool", [work(math.inf)])
-    async with over_asgi(server, limits=Limits(task_timeout_s=0.01)) as session:
+    async with over_asgi(server) as session:
         ref = await start(session)
+        session.limits = Limits(task_timeout_s=0.5)
         server.misbehave("tasks/get", Stalled())
         with anyio.fail_after(30):
             error = await catch(session, "tasks/get", ref)

@@ -308,8 +308,11 @@ async def test_the_inner_transport_is_closed_when_all_was_sent(
 async def test_a_host_that_gives_a_call_up_leaves_its_task_or_cancels_it(on_abandon: Any) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, on_abandon=on_abandon) as host:
-        with anyio.move_on_after(0.2):
-            await host.call("for_ever")
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(host.call, "for_ever")
+            while not count(server, "tasks/get"):
+                await anyio.sleep(0.01)
+            calls.cancel_scope.cancel()
         assert [record.owner for record in await recorded(journal)] == [None]
     assert count(server, "tasks/cancel") == (on_abandon == "cancel")
 

@@ -760,8 +760,10 @@ async def stopped(how: str, call: Callable[[], Any], waiting: anyio.Event) -> No
             with pytest.raises(asyncio.CancelledError):
                 await task
         case "wait_for":
+            task = asyncio.ensure_future(call())
+            await waiting.wait()  # its deadline cannot be moved once it waits
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(call(), 1.5)  # its deadline cannot be moved once it waits
+                await asyncio.wait_for(task, 0.01)
         case "asyncio.timeout":
             timeout = asyncio.timeout(LIMIT_S)
             hurrying = asyncio.ensure_future(waiting.wait())
@@ -782,7 +784,7 @@ async def test_a_call_that_takes_longer_than_it_was_given_says_how_to_go_on(
     with anyio.fail_after(LIMIT_S):
         async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
             with pytest.raises(WaitTimeoutError, match=r"resume\(\)") as caught:
-                await client.call_tool("tool", {}, **{option: 0.3})
+                await client.call_tool("tool", {}, **{option: 2.0})
     assert caught.value.handle is not None
     assert caught.value.handle.reference["task_id"] == TASK_ID
     assert await unfinished(journal) == [TASK_ID]

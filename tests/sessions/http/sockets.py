@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import anyio
@@ -154,6 +154,12 @@ async def connected(server: SocketServer, **options: Any) -> AsyncIterator[HttpS
         yield session
     finally:
         await session.aclose()
+
+
+async def hurry(session: HttpSession, task_timeout_s: float) -> None:
+    """Bound a session's requests from now on. Whatever its first one takes for the transport is over then."""
+    await session.get(REF)
+    session.limits = replace(session.limits, task_timeout_s=task_timeout_s)
 
 
 async def lost(script: Callable[[Connection, int], Awaitable[None]], **options: Any) -> SessionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.sessions.http import transport_aiohttp, transport_httpx
 from mcp_tasks_client.sessions.http.transport import JUST_USED_S
-from mcp_tasks_client.testing import ScriptedServer, complete, reply, text_result, work
+from mcp_tasks_client.testing import ScriptedServer, reply, text_result, work
 from tests.kit.older_server import OlderServer, as_app, refusal
 from tests.testing.asking import serve_app
 
@@ -65,11 +66,11 @@ async def test_polls_share_a_connection_for_longer(monkeypatch: pytest.MonkeyPat
     for transport in (transport_aiohttp, transport_httpx):
         monkeypatch.setattr(transport, "KEEPALIVE_S", 60.0)  # on a busy machine a poll may come late
     server = ScriptedServer()
-    # Long, since on a busy machine the first poll may come late.
-    server.tool("slow", [work(2.0), complete(text_result("done"))], poll_interval_ms=600)
+    server.tool("slow", [work(math.inf)], poll_interval_ms=600)
     noted = Noted(server.app)
-    with serve_app(noted) as url, anyio.fail_after(30):
+    with serve_app(noted, timeout_keep_alive=60) as url, anyio.fail_after(30):
         async with TasksClient(url, journal=MemoryJournal()) as client:
-            await client.call_tool("slow")
-    assert len(noted.ports["tasks/get"]) > 1
+            await client.start_tool("slow")
+            while len(noted.ports.get("tasks/get", ())) < 2:
+                await anyio.sleep(0.01)
     assert len({*noted.ports["tasks/get"], *noted.ports["tools/list"]}) == 1

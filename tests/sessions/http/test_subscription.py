@@ -37,6 +37,7 @@ from .sockets import (
     chunk,
     connected,
     head,
+    hurry,
     is_lost_reply,
     over_a_given_client,
     serving,
@@ -369,20 +370,23 @@ async def test_a_stream_that_falls_silent_counts_as_broken(monkeypatch: pytest.M
 
 
 async def test_a_comment_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "_SILENCE_S", 0.8)
+    monkeypatch.setattr(subscription, "_SILENCE_S", 3.0)  # longer than a busy machine stands still
     signs = itertools.cycle([b": ping\n", b"\n", b"id: 1\r", b"data:\n\n"])
 
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
+        await peer.send(whole(peer.result()))
+        await peer.request()
         await peer.send(SSE, chunk(ack()))
         for sign in itertools.islice(signs, 10):
             await peer.send(chunk(sign))
-            await anyio.sleep(0.1)
+            await anyio.sleep(0.35)
         await peer.send(chunk(tells()), chunk(ends(peer)), END)
 
     observed = observing(*IDS)
     # Nor does the time-out of other requests end it.
-    async with serving(script) as server, connected(server, task_timeout_s=0.5) as session:
+    async with serving(script) as server, connected(server) as session:
+        await hurry(session, 1.5)
         await listen(session, observed)
     assert observed.seen == [(IDS[0], "working")]
 

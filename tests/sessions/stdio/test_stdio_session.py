@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
@@ -293,22 +294,22 @@ async def test_a_process_that_ends_at_once_says_why(version: str) -> None:
         assert caught.value.not_executed
 
 
-def noting(noted: Path, server: StdioServer) -> StdioServer:
-    """The same server, which first notes its process ID."""
-    line = f"echo $$ >> {noted}; exec {server.command} {' '.join(server.args)}"
-    return StdioServer("/bin/sh", ["-c", line], start_timeout_s=server.start_timeout_s)
+async def test_a_process_that_never_answers_is_ended(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_process, started = anyio.open_process, list[int]()
 
+    async def noting(*args: Any, **options: Any) -> anyio.abc.Process:
+        process = await open_process(*args, **options)
+        started.append(process.pid)
+        return process
 
-async def test_a_process_that_never_answers_is_ended(version: str, tmp_path: Path) -> None:
-    noted = tmp_path / "pids"
-    async with opened(noting(noted, scripted(version, "mute", start_timeout_s=1.0))) as client:
+    monkeypatch.setattr(anyio, "open_process", noting)
+    async with opened(scripted(version, "mute", start_timeout_s=1.0)) as client:
         for times in (1, 2):  # the second request starts it again
             with pytest.raises(ConnectionLostError, match="no answer within 1 seconds") as caught:
                 await client.call_tool("plain")
             assert caught.value.not_executed
-            pids = [int(line) for line in noted.read_text().split()]
-            assert len(pids) == times
-            assert not any(map(runs, pids))
+            assert len(started) == times
+            assert not any(map(runs, started))
 
 
 async def test_a_process_that_ends_at_once_is_told_from_one_of_another_version() -> None:

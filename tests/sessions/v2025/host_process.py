@@ -23,7 +23,7 @@ CALLS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "asks": ("asks", {"hint_ms": 100}),
     "asks_twice": ("asks_twice", {"hint_ms": 100}),
     # The next question comes when the host is dead, and its successor is there.
-    "asks_one_by_one": ("asks_twice", {"together": False, "duration_ms": 2500, "hint_ms": 100}),
+    "asks_one_by_one": ("asks_twice", {"together": False, "duration_ms": 6000, "hint_ms": 100}),
 }
 
 
