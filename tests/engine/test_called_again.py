@@ -29,8 +29,9 @@ from tests.engine.world import LOST, TASK, Asked, World
 pytestmark = pytest.mark.anyio
 
 KEY = "order-42"
-CALLED_S = 0.1
-"""Of real time: within so many seconds the first call has been made, unless the machine is busy."""
+CALLED_S = 1.0
+"""Of real time: within so many seconds the first call has been made and refused, unless the machine is
+busy."""
 AT_ONCE = {"resultType": "complete", **text_result("done")}
 
 
