@@ -125,7 +125,7 @@ class CrossingTests:
             source.next = lease("a", renewed_at=renewed_at)
             await first.save(record())  # with which it may be renewed, so as to cost nothing
             with anyio.fail_after(10):
-                while source.next is not None:  # noqa: ASYNC110  # it is told by a thread
+                while source.due() is not None:  # noqa: ASYNC110  # it is told by a thread
                     await anyio.sleep(0.02)
             assert await second.owners("a/1") == {"a/1": lease("a", renewed_at=renewed_at)}
 
