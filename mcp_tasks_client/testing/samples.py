@@ -153,8 +153,8 @@ class Source:
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """Note that the journal has stored it."""
-        self.next = None
         self.told.append((lease.renewed_at, had_lapsed))
+        self.next = None  # last, for a test in another thread waits for it
 
     def ended(self) -> list[str]:
         """The owners that the test has set."""

@@ -210,7 +210,7 @@ async def test_at_the_older_version_the_time_in_which_somebody_is_asked_does_not
     told_by: str,
 ) -> None:
     """An end that comes with the result itself has no time of the server's."""
-    wire = Older()
+    began, wire = time.monotonic(), Older()
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
         await anyio.sleep(PAUSE_S)
@@ -227,7 +227,6 @@ async def test_at_the_older_version_the_time_in_which_somebody_is_asked_does_not
         ) as client,
     ):
         with anyio.fail_after(20):
-            began = time.monotonic()
             handle = await client.start_tool("slow")
             await wire.wait_for("tasks/get")
             wire.stands("input_required")

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client import MemoryJournal, PostgresJournal, SqliteJournal, TaskRecord
+from mcp_tasks_client.journal.postgres.thread import PostgresThread
 from tests._forked import Program
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "contents",
     "line",
     "mode",
+    "note_listening",
     "opened",
     "posix_only",
     "raw",
@@ -145,6 +147,19 @@ def timed(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
 def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have journals in a database, made from now on, learn from notifications alone what others write."""
     monkeypatch.setattr("mcp_tasks_client.journal.postgres.thread._LOOK_S", 1000.0)
+
+
+def note_listening(monkeypatch: pytest.MonkeyPatch) -> list[PostgresThread]:
+    """The threads of journals in a database, made from now on, whose listeners listen by now."""
+    listening, hear = list[PostgresThread](), PostgresThread._hear
+
+    def note(self: PostgresThread, payloads: Collection[str]) -> None:
+        hear(self, payloads)
+        if not payloads:  # as it is told once it listens
+            listening.append(self)
+
+    monkeypatch.setattr(PostgresThread, "_hear", note)
+    return listening
 
 
 @contextmanager

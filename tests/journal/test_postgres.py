@@ -24,7 +24,7 @@ from mcp_tasks_client.journal.statements import Statements
 from mcp_tasks_client.journal.work import Work, group_jobs
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record, with_key
-from tests.journal.files import only_told, timed
+from tests.journal.files import note_listening, only_told, timed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -126,7 +126,10 @@ async def test_a_table_of_another_program_that_is_called_as_ours_is_left_alone(
     assert run(tables, own_schema) == before
 
 
-async def test_a_schema_may_be_called_by_a_word_of_sql(postgres: str, run: Run) -> None:
+async def test_a_schema_may_be_called_by_a_word_of_sql(
+    postgres: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_told(monkeypatch)
     given = record(state=observing())
     heard = Heard()
     try:
@@ -139,7 +142,7 @@ async def test_a_schema_may_be_called_by_a_word_of_sql(postgres: str, run: Run) 
                 stop = second.listen(heard)
                 await anyio.sleep(1.5)
                 await first.instruct(given.record_id, Instruction("answer", "{}", 7.0))
-                assert await heard.wait_for(given.record_id, 1.0)
+                assert await heard.wait_for(given.record_id, 20.0)
                 stop()
     finally:
         run('DROP SCHEMA IF EXISTS "user" CASCADE')
@@ -217,8 +220,8 @@ async def test_journals_of_one_schema_share_a_thread_and_nothing_stays_of_the_la
                 await journal.aclose()
             del journal, other
             gc.collect()
-        while connections() or any(one.name.startswith("mcp-tasks") for one in new_threads()):
-            await anyio.sleep(0.02)
+            while connections() or any(one.name.startswith("mcp-tasks") for one in new_threads()):
+                await anyio.sleep(0.02)
 
 
 async def test_a_commit_is_on_the_disk_whatever_the_server_would_rather_do(
@@ -303,9 +306,14 @@ async def test_many_writes_share_few_transactions(
 ) -> None:
     with anyio.fail_after(30):
         async with postgres_journal() as journal:
+            have_gathered = threading.Event()
+            busy = Work(statements=(), writes=False, read=lambda found: have_gathered.wait(20))
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journal._opened().run, busy)
                 for number in range(1000):
                     tasks.start_soon(journal.save, record(state=observing(), created_at=float(number)))
+                await anyio.wait_all_tasks_blocked()
+                have_gathered.set()
             assert journal._medium is not None
             writer_id = journal._medium._writer_id
             assert run(f"SELECT committed < 20 FROM {schema}.writers WHERE writer_id = %s", writer_id) == [
@@ -348,7 +356,9 @@ async def test_the_end_of_a_call_is_told_if_somebody_follows_it(
     other_journal: Callable[[], PostgresJournal],
     schema: str,
     run: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    listening = note_listening(monkeypatch)
     followed, alone = (record(state=observing(), owner="a/1") for _ in range(2))
     heard: list[str] = []
     with anyio.fail_after(30):
@@ -358,7 +368,9 @@ async def test_the_end_of_a_call_is_told_if_somebody_follows_it(
             stop = second.listen(heard.extend)
             await second.follow(followed.record_id)
             await second.follow(followed.record_id)
-            await anyio.sleep(1.5)  # it listens, and has looked
+            while len(listening) < 2:
+                await anyio.sleep(0.01)
+            await anyio.sleep(1.5)  # it has looked
             assert heard == []
             for one in (alone, followed):
                 await first.save(replace(one, state=finished()), known=True)

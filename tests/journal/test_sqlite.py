@@ -479,13 +479,15 @@ class TestLingering:
     async def test_the_file_is_closed_some_time_after_the_last_user_has_left(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        timed(monkeypatch, linger_s=0.1)
+        timed(monkeypatch, linger_s=0.3)
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
-            journal.aclose_soon()
             assert len(list(path.parent.iterdir())) == 3
+            left_at = time.monotonic()
+            journal.aclose_soon()
             await until(lambda: [file.name for file in path.parent.iterdir()] == [path.name])
+            assert time.monotonic() - left_at >= 0.3
             async with journal:
                 await journal.save(record(record_id="r"))
         assert stored(path) == ["r"]
@@ -1243,7 +1245,7 @@ await journal.aclose()
                 await journal.save(record(record_id="r"))
         assert stored(path) == ["r"]
 
-    async def test_each_write_waits_for_a_lock_for_its_own_time(self, path: Path) -> None:
+    async def test_each_write_waits_for_a_lock_for_its_own_time(self, path: Path, spy: Spy) -> None:
         """What was asked for while another write waits does not wait for as long again."""
         waited: list[float] = []
 
@@ -1254,16 +1256,25 @@ await journal.aclose()
             waited.append(time.monotonic() - began)
 
         with anyio.fail_after(30):
-            async with SqliteJournal(path, busy_timeout_s=2.0) as journal:
+            async with SqliteJournal(path, busy_timeout_s=3.0) as journal:
+                spy.statements.clear()
                 with raw(path) as other:
                     other.execute("BEGIN IMMEDIATE")
                     async with anyio.create_task_group() as tasks:
-                        for _ in range(3):
+                        with commits_held(spy) as held:
                             tasks.start_soon(fail, journal)
+                            await to_thread.run_sync(held.wait, 30)
                             await anyio.sleep(0.5)
+                            for _ in range(2):
+                                tasks.start_soon(fail, journal)
+                            await anyio.wait_all_tasks_blocked()
                     other.execute("COMMIT")
+                told = [one.partition("busy_timeout = ")[2] for one in spy.statements]
                 await journal.save(record(record_id="r"))
-        assert [2.0 <= one < 2.4 for one in waited] == [True] * 3, waited
+        assert [one >= 3.0 for one in waited] == [True] * 3, waited
+        again_ms = [int(one) for one in told if one]  # for which SQLite waits after the first one has failed
+        assert again_ms
+        assert max(again_ms) < 3000
         assert stored(path) == ["r"]
 
     @pytest.mark.parametrize(("method", "begins"), [("save", "INSERT"), ("claim", "BEGIN IMMEDIATE")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from .ways import Way, Ways
 
-LIMIT_S: Final = 10.0
+LIMIT_S: Final = 30.0
 SHORT_S: Final = 0.3
 WRITES: Final = '[{"fence":1}]'
 RENEWS: Final = '[{"renewed_at":1}]'
@@ -32,8 +33,8 @@ def way(postgres: str) -> Iterator[Way]:
         way.close()
 
 
-def connect(way: Way) -> psycopg.Connection[Any]:
-    return psycopg.connect(way.dsn, autocommit=True, connect_timeout=2)
+def connect(way: Way, limit_s: int = 30) -> psycopg.Connection[Any]:
+    return psycopg.connect(way.dsn, autocommit=True, connect_timeout=limit_s)
 
 
 def answers(connection: psycopg.Connection[Any], limit_s: float = LIMIT_S) -> bool:
@@ -66,12 +67,21 @@ def test_a_refused_way_cuts_connections_and_takes_none_until_it_is_mended(way: W
         assert answers(connection)
 
 
+def test_nobody_else_gets_the_port_of_a_refused_way(way: Way) -> None:
+    way.refuse()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(conninfo_to_dict(way.dsn)["port"])))
+    way.mend()
+
+
 def test_on_a_swallowed_way_nothing_passes_until_it_is_mended(way: Way) -> None:
     connection = connect(way)
     way.swallow()
     assert not answers(connection, SHORT_S)
     with pytest.raises(psycopg.OperationalError, match="timeout"):
-        connect(way)
+        connect(way, limit_s=2)
     way.mend()
     with connect(way) as connection:
         assert answers(connection)

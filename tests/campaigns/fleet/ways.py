@@ -13,6 +13,7 @@ come, and :meth:`Way.leave_open` for a transaction that writes, whose end does n
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -76,6 +77,14 @@ class Ways:
         asyncio.run_coroutine_threadsafe(command, self._loop).result()
 
 
+def _bound(port: int) -> socket.socket:
+    """A socket at a port of loopback, which is shared only with others that are made by this."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind(("127.0.0.1", port))
+    return made
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """A connection of a replica, and the one to the database that it goes on in."""
@@ -101,7 +110,8 @@ class Way:
         self._passing: set[asyncio.Task[None]] = set()
         self._at_write: Callable[[_Connection, bytes], bytes] | None = None
         self._has_come = threading.Event()
-        self._port = 0
+        self._kept = _bound(0)  # so that nobody else gets the port while it is refused
+        self._port: int = self._kept.getsockname()[1]
         self._server: asyncio.Server | None = None
         ways.run(self._listen())
         self.dsn = f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres sslmode=disable"
@@ -143,6 +153,7 @@ class Way:
         """Cut everything."""
         self._ways.run(self._refuse())
         self._ways.run(self._end_transactions())
+        self._kept.close()
 
     def _wait_for_write(self, act: Callable[[_Connection, bytes], bytes], limit_s: float) -> bool:
         self._has_come.clear()
@@ -154,8 +165,7 @@ class Way:
     # ── in the thread ─────────────────────────────────────────────────────────────────────────
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._connected, sock=_bound(self._port))
 
     async def _refuse(self) -> None:
         self._state = "refused"
