@@ -121,7 +121,7 @@ TROUBLES = {
         script=get(completed(TASK, text_result("no", is_error=True))),
         call={"raise_on_error": True},
     ),
-    "time-out": Trouble(error=WaitTimeoutError, script=get(AT_WORK), call={"timeout": 0.02}),
+    "time-out": Trouble(error=WaitTimeoutError, script=get(AT_WORK), call={"timeout": 1.0}),
     "question without a callback": Trouble(
         error=InputUnansweredError, script=get(input_required(TASK, {KEY: ASK}))
     ),

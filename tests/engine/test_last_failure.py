@@ -58,7 +58,7 @@ async def test_a_wait_that_is_over_says_why_the_task_was_not_seen() -> None:
     world = World(gets={TASK: [LOST]})
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError, match=r"requests fail .*The last one: The conn") as caught:
-            await world.during(lambda: client.call_tool("tool", timeout=0.2), 3.5)
+            await world.during(lambda: client.call_tool("tool", timeout=2.0), 3.5)
         assert caught.value.last_failure is not None
         assert caught.value.last_failure.count >= 2
         assert pickle.loads(pickle.dumps(caught.value)).last_failure == caught.value.last_failure
@@ -68,7 +68,7 @@ async def test_a_wait_that_is_over_says_nothing_of_failures_where_there_were_non
     world = World(gets={TASK: [FOREVER]})
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError) as caught:
-            await world.during(lambda: client.call_tool("tool", timeout=0.2), 3.5)
+            await world.during(lambda: client.call_tool("tool", timeout=2.0), 3.5)
     assert caught.value.last_failure is None
     assert "failed" not in str(caught.value)
 

@@ -58,7 +58,7 @@ class World:
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[TasksClient]:
         options = {"journal": self.journal, "poll": NO_JITTER, **options}
-        with limited(20, lambda: [sent.method for sent in self.server.sent]):
+        with limited(60, lambda: [sent.method for sent in self.server.sent]):
             async with scripted_client(self.server, **options) as client:
                 yield client
 

@@ -33,7 +33,7 @@ from .page import CELLS, INDEX, LINES, between, lines_table, row, write
 from .recipes import ROOT, Recipe, installed, recipes
 
 RECIPES: Final = recipes()
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 180.0
 QUICK: Final = {
     ("pydantic_ai", "2026-07-28", "question"),
     ("langchain_mcp_adapters", "2025-11-25", "question"),

@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["unused_port"]
 
 _PORTS: Final = range(20_000, 32_000)
-"""Below those that a system gives to whoever connects, or asks for any port."""
+"""Below the ports that a system gives to a client that connects, or to a server that asks for any port."""
 
 _chance: Final = random.SystemRandom()  # hypothesis seeds the others
 

@@ -218,7 +218,7 @@ def way(request: pytest.FixtureRequest) -> str:
 def opened(way: str, server: CurrentServer) -> Opened:
     @asynccontextmanager
     async def open_session(limits: Limits | None = None) -> AsyncIterator[Session]:
-        with limited(20, lambda: server.methods):
+        with limited(60, lambda: server.methods):
             async with WIRES[way](server, limits or Limits()) as session:
                 yield session
                 await session.aclose()

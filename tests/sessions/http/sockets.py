@@ -157,7 +157,7 @@ async def connected(server: SocketServer, **options: Any) -> AsyncIterator[HttpS
 
 
 async def hurry(session: HttpSession, task_timeout_s: float) -> None:
-    """Bound a session's requests from now on. Whatever its first one takes for the transport is over then."""
+    """Bound a session's requests from now on. A first one has made the transport by then."""
     await session.get(REF)
     session.limits = replace(session.limits, task_timeout_s=task_timeout_s)
 

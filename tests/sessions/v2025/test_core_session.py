@@ -696,12 +696,12 @@ async def test_an_answer_of_a_dead_process_is_sent_before_the_first_poll(wire: O
     assert [one.method for one in wire.arrived] == ["answer"]
 
 
-@pytest.mark.usefixtures("brief_polls")
 async def test_a_question_that_reads_like_one_that_another_client_has_answered_is_another(
-    wire: OlderServer,
+    wire: OlderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         data = await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+    monkeypatch.setattr(QUESTION_S, 0.02)
     assert SessionData.read(data).open == ()
     observed = Observed()
     observed.observe(TaskRef(TASK, data))
