@@ -28,9 +28,9 @@ async def driven(
 ) -> Found:
     """Have a peer do some work."""
     from .peers import PEERS
-    from .workloads import WORKLOADS
+    from .workloads import WITHOUT_IDLING, WORKLOADS
 
-    peer = PEERS[who](url, folder)
+    peer = PEERS[who](url, folder, idles=what not in WITHOUT_IDLING)
     await peer.open()
     try:
         with watched:

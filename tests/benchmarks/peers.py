@@ -12,7 +12,6 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import fastmcp
     import mcp
 
-    from mcp_tasks_client import Journal, PollPolicy, TasksClient
+    from mcp_tasks_client import Journal, PollPolicy, TasksClient, TasksExtension
 
 __all__ = ["PEERS", "Peer"]
 
@@ -52,6 +51,7 @@ class Peer(ABC):
     Args:
         url: The server's.
         folder: An empty one, for what the client keeps.
+        idles: It may wait for longer than the hint. Otherwise it sleeps between requests no longer than that.
     """
 
     shortest_hint_ms: ClassVar[float] = 0.001
@@ -61,9 +61,10 @@ class Peer(ABC):
     seen to take twice the CPU, whoever made it.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, *, idles: bool = True) -> None:
         self.url = url
         self.folder = folder
+        self.idles = idles
         self.stack = AsyncExitStack()
 
     @abstractmethod
@@ -94,8 +95,8 @@ class Peer(ABC):
 class Ours(Peer):
     """This package by URL, with a journal in a file."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        super().__init__(url, folder)
+    def __init__(self, url: str, folder: Path, *, idles: bool = True) -> None:
+        super().__init__(url, folder, idles=idles)
         self.journal = self.make_journal()
 
     def make_journal(self) -> Journal:
@@ -104,7 +105,10 @@ class Ours(Peer):
         return counting_journal(self.folder / "journal.sqlite3")
 
     def policy(self) -> PollPolicy | None:
-        return None
+        from mcp_tasks_client import PollPolicy
+
+        # By default a poll waits for 26 ms at least, also where the hint is shorter.
+        return None if self.idles else PollPolicy(floor_s=0.000_001, ceiling_s=0.000_001)
 
     async def open(self) -> None:
         from mcp_tasks_client import TasksClient
@@ -158,9 +162,12 @@ class OursInMcp(Ours):
     def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
         import mcp
 
+        return mcp.Client(self.url, extensions=[self.make_extension()])
+
+    def make_extension(self) -> TasksExtension:
         from mcp_tasks_client import TasksExtension
 
-        return mcp.Client(self.url, extensions=[TasksExtension(journal=self.journal, endpoint=self.url)])
+        return TasksExtension(journal=self.journal, endpoint=self.url, poll=self.policy())
 
     async def call(self, tool: str, arguments: Arguments) -> str:
         return _text(await self.host.call_tool(tool, arguments))
@@ -179,9 +186,7 @@ class OursInFastMCP(OursInMcp):
     def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
         import fastmcp
 
-        from mcp_tasks_client import TasksExtension
-
-        return fastmcp.Client(self.url, extensions=[TasksExtension(journal=self.journal, endpoint=self.url)])
+        return fastmcp.Client(self.url, extensions=[self.make_extension()])
 
 
 class OursOverMcp(OursInMcp):
@@ -191,7 +196,7 @@ class OursOverMcp(OursInMcp):
         await super().open()
         from mcp_tasks_client import TasksClient
 
-        self.client = await self.stack.enter_async_context(TasksClient(self.host))
+        self.client = await self.stack.enter_async_context(TasksClient(self.host, poll=self.policy()))
 
     async def call(self, tool: str, arguments: Arguments) -> str:
         return _text(await self.client.call_tool(tool, arguments))
@@ -206,7 +211,7 @@ class OursUnderMcp(OursInMcp):
 
         from mcp_tasks_client import tasks_http_client
 
-        http = tasks_http_client(journal=self.journal)
+        http = tasks_http_client(journal=self.journal, poll=self.policy())
         self.stack.push_async_callback(http.aclose)
         return mcp.Client(streamable_http_client(self.url, http_client=http))
 
@@ -358,7 +363,7 @@ def _text(result: Any) -> str:
     return text
 
 
-PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
+PEERS: Final[dict[str, type[Peer]]] = {
     "ours": Ours,
     "ours-memory": OursInMemory,
     "ours-unjittered": OursUnjittered,

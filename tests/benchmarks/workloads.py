@@ -13,7 +13,7 @@ from .commits import WRITES
 from .meter import metered
 from .peers import Arguments, Peer
 
-__all__ = ["WORKLOADS", "Found", "quantile"]
+__all__ = ["WITHOUT_IDLING", "WORKLOADS", "Found", "quantile"]
 
 Found: TypeAlias = dict[str, Any]
 Workload: TypeAlias = Callable[[Peer, int], Awaitable[Found]]
@@ -184,3 +184,6 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "eager-long": spread(EAGER_LONG),
 }
 """Every workload by the name that the command line knows it by."""
+
+WITHOUT_IDLING: Final = ("calls", "polls")
+"""Those that measure the CPU of requests. A client that sleeps between them finds the caches cold."""
