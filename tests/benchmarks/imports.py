@@ -7,7 +7,7 @@ import sys
 import time
 
 SETS = {
-    "ours": ["mcp_tasks_client"],
+    "ours": ["mcp_tasks_client.client"],  # the package itself imports nothing before a name of it is used
     "dependencies": ["httpx", "pydantic", "tenacity", "mcp_types"],
 }
 FOREIGN = ("mcp", "fastmcp", "aiohttp")
