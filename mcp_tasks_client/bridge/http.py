@@ -28,7 +28,6 @@ from .service import Connect
 
 __all__ = ["listen", "open_app", "serve_socket", "url_of"]
 
-
 logger = logging.getLogger("mcp_tasks_client.bridge")
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -45,8 +44,8 @@ _IDLE_S: Final = 30 * 60.0
 """Seconds after which a session ends that has no request and no stream."""
 
 _KEEP_ALIVE_S: Final = 75
-"""Seconds for which an idle connection stays open: longer than hosts keep one. httpx keeps it for 5 s, the
-default of uvicorn, and a request on a connection that the server closes in that instant is lost."""
+"""Seconds for which an idle connection stays open: longer than hosts keep one. httpx keeps one for 5 s, and
+uvicorn by default as well. A request is lost if the server closes its connection in that instant."""
 
 _EXCHANGE: Final = "mcp_tasks_client.bridge"
 _GONE: Final = -32000
