@@ -190,8 +190,9 @@ async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_
         tasks.start_soon(call, driver, tool, KEY, results)
         question = await first_question(driver if who == "the client" else other)
         await question.accept({"name": "Ada"})
-        while not results:  # it is told, also where the journal is a file
-            await anyio.sleep(0.01)
+        with anyio.fail_after(4):  # the driver is told, also where the journal is a file: a look takes 5 s
+            while not results:
+                await anyio.sleep(0.01)
         assert results == ["Ada"]
         assert await driver.questions() == []
 
