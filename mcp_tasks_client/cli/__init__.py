@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     for needed in ("prompt_toolkit", "rich", "typer"):  # of one extra, which is whole or not there
         if find_spec(needed) is None:
-            sys.stderr.write(f"mcp-tasks needs {needed}, of the extra [cli]: pip install {needed}\n")
+            sys.stderr.write(f"mcp-tasks needs {needed}: install the package with its extra [cli]\n")
             return 2
     from .program import run_program
 

@@ -49,10 +49,16 @@ def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) ->
 
 
 class Follower:
-    """Writes the ends of calls, and how to go on with calls that have none."""
+    """Writes the ends of calls, and how to go on with calls that have none.
 
-    def __init__(self, where: Where, output: Output) -> None:
-        self._where, self._output = where, output
+    Args:
+        where: The journal of the calls.
+        output: Of the verb.
+        options: Of ``wait``, for a line that goes on.
+    """
+
+    def __init__(self, where: Where, output: Output, *options: str) -> None:
+        self._where, self._output, self._options = where, output, options
 
     async def begin(self, starting: Awaitable[tasks.TaskHandle]) -> tasks.TaskHandle:
         """Make a call, until the server has answered.
@@ -117,7 +123,7 @@ class Follower:
         )
 
     def _go_on(self, record: tasks.TaskRecord) -> str:
-        return self._where.line("wait", short_id(record.record_id))
+        return self._where.line("wait", short_id(record.record_id), *self._options)
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────
 

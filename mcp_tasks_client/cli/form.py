@@ -22,6 +22,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.input import create_input
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation
@@ -109,6 +110,8 @@ async def ask(
         create_app_session(input or create_input(), output or _create_output()) as session,
         session.input.raw_mode(),  # also between the fields, where a key may be typed ahead
     ):
+        if input is None:
+            _drop_keys(session.input)
         terminal = _Terminal(session, withdrawn)
         try:
             _introduce(terminal, params.message, server, tool, label, refused)
@@ -127,6 +130,14 @@ async def ask(
             return None
         finally:
             terminal.close()
+
+
+def _drop_keys(input: Input) -> None:
+    """Drop the keys that were pressed before the question was on the screen: they do not answer it."""
+    clear_typeahead(input)
+    while input.read_keys():
+        pass
+    input.flush_keys()
 
 
 def _introduce(

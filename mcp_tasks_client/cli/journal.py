@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,9 +81,22 @@ class Where:
     access: tuple[str, ...] = ()
     """Options that name the server of a call and the credential, for a line that reaches it. No secrets."""
 
-    def inbox(self) -> tasks.Inbox:
-        """The calls of the journal, as the options bound them."""
-        return tasks.Inbox(self.name_journal(), principal=self.principal, application=self.application)
+    @asynccontextmanager
+    async def inbox(self) -> AsyncIterator[tasks.Inbox]:
+        """The calls of the journal, as the options bound them.
+
+        The user's own journal is made if there is none, as by a first call. A journal that was named is not.
+
+        Raises:
+            CommandError: As from :meth:`name_journal`.
+            JournalError: The journal could not be opened.
+        """
+        journal = self.name_journal()
+        if self.journal is None and isinstance(journal, tasks.SqliteJournal) and not journal.path.exists():
+            await journal.open()
+            await journal.aclose()
+        async with tasks.Inbox(journal, principal=self.principal, application=self.application) as inbox:
+            yield inbox
 
     def name_journal(self) -> tasks.SqliteJournal | tasks.PostgresJournal:
         """The journal that the options name.

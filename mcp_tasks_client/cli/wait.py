@@ -90,7 +90,7 @@ def wait(
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
-            follower = Follower(where, output)
+            follower = Follower(where, output, *(["--take"] if take else []))
             try:
                 async with progress:
                     with anyio.move_on_after(timeout):

@@ -80,6 +80,16 @@ def test_no_question_is_an_empty_list(over_file: Command, has_journal: bool) -> 
         assert (document.code, document.document) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [("ls", "No call is open."), ("questions", "No question is open."), ("prune", "0 calls are forgotten.")],
+)
+def test_a_user_who_has_made_no_call_is_told_that_there_is_none(tmp_path: Path, verb: str, told: str) -> None:
+    """The journal of the user's own is made; one that was named and is not there stays an error."""
+    ran = Command("", XDG_STATE_HOME=str(tmp_path), HOME=str(tmp_path))(verb)
+    assert (ran.code, ran.out + ran.err) == (0, f"{told}\n")
+
+
 def test_the_list_can_be_that_of_a_label_a_principal_an_application_and_a_number(over_file: Command) -> None:
     over_file.write(
         asking(form("first"), label="a", application="mine"),

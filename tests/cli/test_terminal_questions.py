@@ -107,6 +107,20 @@ def test_a_form_has_each_kind_of_field_and_is_reviewed_before_it_is_sent(
         assert terminal.echoes
 
 
+def test_keys_pressed_before_the_question_is_shown_answer_nothing(
+    real_server: RealServer, tmp_path: Path
+) -> None:
+    with in_terminal(
+        tmp_path / "journal.sqlite3", "call", real_server.url, "register", lines=TALL
+    ) as terminal:
+        terminal.type("Typed ahead\rsecond\x1b[A")
+        fill(terminal, *GOOD)
+        terminal.see("Review. Nothing has been sent.", "s: send")
+        terminal.type("s")
+        assert terminal.wait() == 0
+        assert result_of(terminal) == {"action": "accept", **CONTENT}
+
+
 @pytest.mark.parametrize(("key", "action"), [("d", "decline"), ("x", "cancel")])
 def test_declining_is_a_key_and_each_word_is_a_value(
     real_server: RealServer, tmp_path: Path, key: str, action: str
