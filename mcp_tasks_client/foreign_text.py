@@ -7,9 +7,12 @@ credential.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["many_lines", "one_line", "redact", "shorten"]
+__all__ = ["many_lines", "one_line", "redact", "replace_halves", "shorten"]
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 LONGEST_LINE: Final = 300
 """Characters of one line, unless the caller says otherwise."""
@@ -42,6 +45,11 @@ def many_lines(text: str, longest: int = LONGEST_TEXT, most: int | None = None) 
     is_cut = len(text) > longest or (most is not None and len(lines) > most)
     shown = "\n".join(_indented(line) for line in lines[:most])
     return _cut(shown, longest, is_cut=is_cut)
+
+
+def replace_halves(text: str) -> str:
+    """``text`` with U+FFFD in place of each half of a character (a surrogate), which many parsers refuse."""
+    return _HALF.sub("\ufffd", text)
 
 
 def redact(text: str, task_id: str | None) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-__all__ = ["without_halves"]
+from mcp_tasks_client.foreign_text import replace_halves
 
-_HALF: Final = re.compile("[\ud800-\udfff]")
+__all__ = ["without_halves"]
 
 
 def without_halves(value: Any) -> Any:
@@ -18,5 +17,5 @@ def without_halves(value: Any) -> Any:
     try:
         to_json(value)
     except PydanticSerializationError:
-        return json.loads(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+        return json.loads(replace_halves(json.dumps(value, ensure_ascii=False)))
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code; see :mod:`mcp_tasks_client.cli.exits`.
     """
     _open_missing_streams()
+    _buffer_output()
     for needed in ("prompt_toolkit", "rich", "typer"):  # of one extra, which is whole or not there
         if find_spec(needed) is None:
             sys.stderr.write(f"mcp-tasks needs {needed}: install the package with its extra [cli]\n")
@@ -27,6 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .program import run_program
 
     return run_program(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def _buffer_output() -> None:
+    """Buffer a stdout that is not, as under ``PYTHONUNBUFFERED``.
+
+    Python does not notice there that a pipe or a disk took less than it was given, and the outcome of a call
+    would count as received.
+    """
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), sys.stdout.encoding, sys.stdout.errors)
 
 
 def _open_missing_streams() -> None:

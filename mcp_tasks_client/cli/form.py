@@ -110,7 +110,7 @@ async def ask(
         create_app_session(input or create_input(), output or _create_output()) as session,
         session.input.raw_mode(),  # also between the fields, where a key may be typed ahead
     ):
-        if input is None:
+        if input is None:  # a terminal; the keys of an input that is given are for this question
             _drop_keys(session.input)
         terminal = _Terminal(session, withdrawn)
         try:

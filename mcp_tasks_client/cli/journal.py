@@ -92,7 +92,7 @@ class Where:
             JournalError: The journal could not be opened.
         """
         journal = self.name_journal()
-        if self.journal is None and isinstance(journal, tasks.SqliteJournal) and not journal.path.exists():
+        if self.journal is None and isinstance(journal, tasks.SqliteJournal) and _is_missing(journal.path):
             await journal.open()
             await journal.aclose()
         async with tasks.Inbox(journal, principal=self.principal, application=self.application) as inbox:
@@ -128,6 +128,14 @@ class Where:
             if value is not None and os.environ.get(variable) != str(value):
                 line.add(option, _without_secrets(str(value)) if value is self.journal else str(value))
         return str(line)
+
+
+def _is_missing(file: Path) -> bool:
+    """False if it cannot be seen: the error of its opening says why."""
+    try:
+        return not file.exists()
+    except OSError:
+        return False
 
 
 def _without_secrets(journal: str) -> str:

@@ -96,7 +96,7 @@ def ls(
             most = _rows_on_screen() if limit is None else None
             output.draw(*draw_calls(calls, most, ": --limit shows them"))
         elif calls:
-            output.lines(align_calls(calls))
+            output.text("\n".join(align_calls(calls)))
         else:
             output.note(nothing)
 

@@ -8,12 +8,11 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_tasks_client.foreign_text import many_lines, one_line
+from mcp_tasks_client.foreign_text import many_lines, one_line, replace_halves
 
 from .exits import CommandError, Exit
 
@@ -30,9 +29,6 @@ __all__ = [
     "make_console",
     "read_result",
 ]
-
-_LONGEST_RESULT = 1_000_000
-"""Characters of a result that are written for people. ``--json`` writes all of it."""
 
 
 class Output:
@@ -76,21 +72,13 @@ class Output:
         _write(sys.stdout, f"{dump(document)}\n")
 
     def text(self, text: str) -> None:
-        """Write a text of many lines, which may be foreign.
+        """Write a text of many lines, which may be foreign, to its end.
 
         Raises:
             OSError: As above.
         """
-        _write(sys.stdout, f"{many_lines(text, _LONGEST_RESULT)}\n")
-
-    def lines(self, lines: Iterable[str]) -> None:
-        """Write lines of a list, however long it is. Each of them is bounded already.
-
-        Raises:
-            OSError: As above.
-        """
-        text = "\n".join(lines)
-        _write(sys.stdout, f"{many_lines(text, len(text))}\n")
+        # A message of a server is bounded already, and its outcome counts as received once it is written.
+        _write(sys.stdout, f"{many_lines(text, sys.maxsize)}\n")
 
     def result(self, result: CallToolResult) -> None:
         """Write the result of a tool for people.
@@ -130,12 +118,16 @@ def make_console(*, stderr: bool = False) -> Console:
 def dump(document: Any) -> str:
     """A document as JSON of printable ASCII, with all other characters escaped.
 
-    A number that JSON lacks, such as NaN, is ``null``, since many a parser would refuse the whole document.
+    A number that JSON lacks, such as NaN, is ``null``, and half of a character is U+FFFD, since many a parser
+    would refuse the whole document.
     """
+    encode = partial(json.dumps, default=str, allow_nan=False, ensure_ascii=False)
     try:
-        text = json.dumps(document, default=str, allow_nan=False)
+        text = encode(document)
     except ValueError:
-        text = json.dumps(_without_odd_numbers(document), default=str, allow_nan=False)
+        text = encode(_without_odd_numbers(document))
+    if not text.isascii():
+        text = json.dumps(json.loads(replace_halves(text)))
     return text.replace("\x7f", "\\u007f")
 
 

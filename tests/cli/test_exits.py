@@ -273,7 +273,10 @@ async def test_a_wait_that_is_over_says_if_there_is_a_task(tmp_path: Path) -> No
         assert (ran.code, ran.error["code"]) == (Exit.TIMED_OUT, "timed_out")
         record_id = ran.error["record"]
         assert ran.error["next"] == f"mcp-tasks wait {record_id[:8]}"
-        assert (await here.run("wait", record_id, "--timeout", "0.5")).code == Exit.TIMED_OUT
+        for options in ([], ["--take"]):
+            ran = await here.run("wait", record_id, "--timeout", "0.5", "--json", *options)
+            assert ran.code == Exit.TIMED_OUT
+            assert ran.error["next"] == " ".join(["mcp-tasks", "wait", record_id[:8], *options])
         here.server.replies["tools/call"] = NEVER
         assert (await here.run("call", "URL", "tool", "--timeout", "8")).code == Exit.OUTCOME_UNKNOWN
 

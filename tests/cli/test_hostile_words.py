@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -75,7 +76,7 @@ def hostile_result(text: str) -> CallToolResult:
 
 SHOWN: dict[str, Callable[[Output, str], object]] = {
     "ls": lambda output, text: output.draw(*draw_calls([hostile_call(text)])),
-    "ls | cat": lambda output, text: output.lines(align_calls([hostile_call(text)])),
+    "ls | cat": lambda output, text: output.text("\n".join(align_calls([hostile_call(text)]))),
     "show": lambda output, text: output.text(
         "\n".join(tell(hostile_call(text), hostile_result(text), WHERE))
     ),
@@ -121,6 +122,15 @@ def test_a_number_that_json_lacks_is_null(number: str) -> None:
     assert json.loads(shown, parse_constant=refuse) == {"a": [None, 1.5, {"b": None}], "c": [None]}
 
 
+@pytest.mark.parametrize("half", ["\ud83d", "\ude00\ud83d"])
+def test_half_of_a_character_is_replaced_in_json(half: str) -> None:
+    shown = dump({half: [f"a{half}\U0001f600é\\ud800\x7f", math.nan]})
+    replaced = "\ufffd" * len(half)
+    assert json.loads(shown) == {replaced: [f"a{replaced}\U0001f600é\\ud800\x7f", None]}
+    assert shown.isascii()
+    assert shown.isprintable()
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("shown", ["ls", "ls | cat", "show", "call as JSON", "progress", "watch"])
 def test_no_words_of_a_server_show_the_whole_id_of_its_task(shown: str, as_json: bool) -> None:
@@ -133,7 +143,7 @@ def test_no_words_of_a_server_show_the_whole_id_of_its_task(shown: str, as_json:
         seen = SeenCall(made, (), is_driven=True)
         writes: dict[str, Callable[[Output], object]] = {
             "ls": lambda output, seen=seen: output.draw(*draw_calls([seen])),
-            "ls | cat": lambda output, seen=seen: output.lines(align_calls([seen])),
+            "ls | cat": lambda output, seen=seen: output.text("\n".join(align_calls([seen]))),
             "show": lambda output, seen=seen: output.text("\n".join(tell(seen, None, WHERE))),
             "call as JSON": lambda output, seen=seen: output.document(seen.document()),
             "progress": lambda output, made=made: output.text(str(line_of(made, 1_800_000_100.0))),

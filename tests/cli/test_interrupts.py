@@ -12,8 +12,11 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from mcp_tasks_client import SqliteJournal
+from mcp_tasks_client import SqliteJournal, TaskRecord
 from mcp_tasks_client.cli.exits import Exit
+from mcp_tasks_client.machine.states import Completed
+from mcp_tasks_client.testing.samples import finished, record
+from tests.kit.command import Command
 from tests.kit.terminal import COMMAND, in_terminal, run_command, surroundings
 from tests.real_server import RealServer
 
@@ -154,6 +157,36 @@ def test_an_outcome_that_cannot_be_written_stays(real_server: RealServer, journa
     assert run_command(journal, "wait", seen["record"]).code == (
         Exit.TOOL_FAILED if closed == "stderr" else 0
     )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_outcome_whose_reader_leaves_in_the_middle_stays(over_file: Command, unbuffered: str) -> None:
+    """A pipe takes the beginning of the text, and the disk of a file may, without an error."""
+    over_file.write(ended_with("x" * 3_000_000))
+    with subprocess.Popen(
+        [*COMMAND, "wait", "ended"],
+        stdout=subprocess.PIPE,
+        env=surroundings(over_file.journal, **over_file.variables, PYTHONUNBUFFERED=unbuffered),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(10) == b"xxxxxxxxxx"
+        process.stdout.close()
+        assert process.wait(60) == Exit.UNEXPECTED
+    (seen,) = over_file("ls", "--json").document
+    assert seen["delivered_at"] is None
+
+
+def test_a_result_is_written_to_its_end(over_file: Command) -> None:
+    text = "\t" + "x" * 3_000_000
+    over_file.write(ended_with(text))
+    ran = over_file("wait", "ended")
+    assert (ran.code, ran.out) == (0, text.expandtabs(4) + "\n")
+
+
+def ended_with(text: str) -> TaskRecord:
+    """A call of the command's own, whose result nobody has received."""
+    result = {"content": [{"type": "text", "text": text}]}
+    return record(record_id="ended", application="mcp-tasks", state=finished(Completed(result=result)))
 
 
 @pytest.mark.parametrize("tool", ["fast", "fail_tool"])

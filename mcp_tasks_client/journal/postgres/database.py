@@ -312,8 +312,8 @@ def check_tables(connection: Connection, schema: str, name: str) -> None:
     """
     if version_of(connection, schema) == 0:
         raise JournalError(
-            f"there is no journal {name}, and an inbox makes none; check the address and schema=: the first "
-            "client of this journal, or the first call by the command, makes it"
+            f"there is no journal {name}, and an inbox makes none; check the address and schema=, or first "
+            "make a call over this journal, which makes it"
         )
 
 

@@ -166,8 +166,8 @@ def find_missing_right(path: Path) -> JournalError | None:
         if logs and logs[0].name.endswith("-wal"):
             raise _orphaned(path, logs[0])
         raise JournalError(
-            f"there is no journal at {path}, and an inbox makes none; check the path: the first client "
-            "of this journal, or the first call by the command, makes it"
+            f"there is no journal at {path}, and an inbox makes none; check the path, or first make a "
+            "call over this journal, which makes it"
         )
     for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         if file.exists() and not os.access(file, os.W_OK):
