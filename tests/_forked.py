@@ -140,7 +140,8 @@ class Program:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the line has not told of it yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it by SIGKILL."""

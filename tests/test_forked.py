@@ -100,6 +100,15 @@ def test_the_end_of_a_program_is_told_as_subprocess_does() -> None:
         assert killed.wait(LIMIT_S) == -signal.SIGKILL
 
 
+def test_a_program_that_has_ended_in_that_instant_is_killed_without_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Program("-c", "pass") as ended:
+        assert ended.wait(LIMIT_S) == 0
+        monkeypatch.setattr(ended, "poll", lambda: None)  # as before its end was told
+        ended.kill()
+
+
 @pytest.mark.parametrize("shares", [True, False], ids=["all are forked from one", "it forks from its own"])
 def test_a_program_ends_with_the_process_that_started_it(
     shares: bool, monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,7 @@ def test_the_entry_of_a_command_runs(tmp_path: Path) -> None:
     assert run
     for old, new in QUICKER.items():
         source = source.replace(old, new)
-    (tmp_path / "server.py").write_text(f"{source}mcp.run(show_banner=False)\n", "utf-8")
+    (tmp_path / "stdio_server.py").write_text(f"{source}mcp.run(show_banner=False)\n", "utf-8")
     use(command, arguments, tmp_path)
 
 

@@ -161,7 +161,7 @@ async def test_a_program_without_a_user_gets_a_new_token_in_the_middle_of_a_task
         return JSONResponse({"access_token": token.value, "token_type": "Bearer", "expires_in": 3600})
 
     server = ScriptedServer()
-    server.tool("build", [work(0.3), complete(text_result("built"))], poll_interval_ms=20)
+    server.tool("build", [work(3.0), complete(text_result("built"))], poll_interval_ms=20)
     app = Starlette(
         routes=[
             Route("/.well-known/oauth-protected-resource/mcp", resource),
