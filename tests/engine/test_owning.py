@@ -266,10 +266,12 @@ async def test_of_two_hosts_that_were_parted_one_polls(outage_s: float) -> None:
         assert taken.done
 
 
-async def test_a_renewal_whose_reply_was_lost_is_not_taken_for_one_that_kept_the_lease() -> None:
+@pytest.mark.parametrize("hint_s", [HINT_S, 300.0], ids=["a poll waits", "no poll is due"])
+async def test_a_renewal_whose_reply_was_lost_is_not_taken_for_one_that_kept_the_lease(hint_s: float) -> None:
     """The journal finds in the repetition what it has stored itself, and says that the lease was kept."""
     async with World() as world:
-        first, second = await world.host(), await world.host()
+        polled = {TASK: [working(TASK, poll_interval_ms=int(hint_s * 1000))]}
+        first, second = await world.host(gets=polled), await world.host(gets=polled)
         await first.client.start_tool("tool")
         await world.passes(20)
         first.journal.cut = 0.5
@@ -279,7 +281,7 @@ async def test_a_renewal_whose_reply_was_lost_is_not_taken_for_one_that_kept_the
         await world.passes(2)
         first.journal.loses = False
         taken_at = world.clock.now
-        await world.passes(100)
+        await world.passes(100 + hint_s)
         assert first.polls(since=taken_at) == []
         assert second.polls(since=taken_at)
 
@@ -400,7 +402,9 @@ async def test_a_suspended_host_polls_nothing_that_another_has_taken(point: str)
         assert len(second.polls(since=taken_at)) >= 29
 
 
-async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() -> None:
+@pytest.mark.parametrize("by", ["adopt", "resume"])
+@pytest.mark.parametrize("read", ["of the leases", "that takes the records"])
+async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old(read: str, by: str) -> None:
     async with World() as world:
         maker, first, second = await world.host(), await world.host(), await world.host()
         handle = await maker.client.start_tool("tool")
@@ -414,13 +418,19 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
             first.journal.sleeps = lambda: None
             first.clock.suspend()
 
-        first.journal.sleeps = sleep
+        def sleep_next() -> None:
+            first.journal.sleeps = sleep
 
-        async def adopt() -> None:
+        first.journal.sleeps = sleep if read == "of the leases" else sleep_next
+
+        async def look() -> None:
+            if by == "resume":
+                found.extend(await first.client.resume())
+                return
             async for one in first.client.adopt():
                 found.append(one)  # noqa: PERF401  # the iteration has no end
 
-        world.tasks.start_soon(adopt)
+        world.tasks.start_soon(look)
         await world.passes(1)
         assert not first.clock.awake.is_set()
         await world.passes(LEASE_S * 3)
@@ -430,6 +440,40 @@ async def test_a_host_that_is_suspended_inside_a_look_hands_out_nothing_old() ->
         await world.passes(10)
         first.clock.go_on()
         await world.passes(LEASE_S * 3)
+        assert found == []
+
+
+async def test_what_a_look_brings_late_replaces_nothing_that_is_newer() -> None:
+    """The outcome was acknowledged here meanwhile, and is not handed out again."""
+    async with World() as world:
+        maker, first = await world.host(), await world.host()
+        handle = await maker.client.start_tool("tool")
+        await maker.client.__aexit__(None, None, None)
+        has_taken, comes_back = anyio.Event(), anyio.Event()
+        take_pending = first.journal.take_pending
+
+        async def take_slowly(*args: Any, **options: Any) -> list[Taken]:
+            taken = await take_pending(*args, **options)
+            has_taken.set()
+            await comes_back.wait()
+            return taken
+
+        first.journal.take_pending = take_slowly  # type: ignore[method-assign]
+        found: list[Any] = []
+
+        async def look() -> None:
+            found.extend(await first.client.resume())
+
+        world.tasks.start_soon(look)
+        await world.passes(1)
+        assert has_taken.is_set()
+        first.server.gets[TASK] = [DONE]
+        attached = await first.client.attach(handle.reference)
+        await world.passes(20)
+        async with attached.outcome():
+            pass
+        comes_back.set()
+        await world.passes(20)
         assert found == []
 
 
