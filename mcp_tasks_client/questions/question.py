@@ -185,8 +185,6 @@ def to_wire(answer: Answer) -> JSONObject:
             f"An answer is an ElicitResult, a CreateMessageResult or a ListRootsResult of mcp_types, "
             f"not {type(answer).__name__}."
         )
-    if isinstance(answer, ElicitResult) and answer.action != "accept":
-        answer = answer.model_copy(update={"content": None})  # it belongs to an accepted form only
     try:
         return dump_answer(answer)
     except ValueError as error:

@@ -160,6 +160,35 @@ class CrossingTests:
         assert owners[others.record_id] == "a/2"
         assert (await second.owners("a/2"))["a/2"] is not None
 
+    async def test_so_is_what_an_owner_had_that_ends_as_the_journal_closes(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        """Another client holds the lease, so that the record is released by itself."""
+        if not self.shared:
+            pytest.skip("nobody else looks at its records")
+
+        class Asked(Source):
+            times = 0
+
+            def ended(self) -> list[str]:
+                self.times += 1
+                return super().ended()
+
+        theirs, source = record(state=observing(), owner="a/1"), Asked()
+        with anyio.fail_after(30):
+            async with make_journal() as journal:
+                await journal.renew(lease("a"))
+                journal.keep_renewing(source)
+                await journal.save(theirs)
+                before = source.times
+                while source.times == before:  # noqa: ASYNC110  # a thread asks, and then not for a while
+                    await anyio.sleep(0.02)
+                source.gone = ["a/1"]
+            async with make_journal() as following:
+                (found,) = await following.records(theirs.scope)
+                owner = found.owner or ""
+                assert (await following.owners(owner))[owner] is None
+
     @pytest.mark.parametrize("is_held", [True, False])
     async def test_a_lease_that_no_client_holds_ends_with_the_closing(
         self, make_journal: Callable[[], Journal], is_held: bool
