@@ -126,7 +126,8 @@ class Runner:
         """Return when no coroutine drives a call, or a caller wants it again."""
         while call.is_driven and not call.wanted:
             await call.audience.change()
-        if not call.wanted and call.ours and not call.over:
+        has_tried = call in self._store.registry.unsaved and not call.uncommitted  # the journal is away
+        if not (call.wanted or call.over or has_tried) and call.ours:
             # The event loop ended before the driver began, which would have committed and released the call.
             async with self._engine.using_journal():
                 await self._release(call)

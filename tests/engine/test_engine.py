@@ -194,6 +194,29 @@ async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: s
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
+async def test_a_native_cancellation_waits_once_for_a_journal_that_is_away() -> None:
+    """For the release of the call. Each attempt may take as long as an outage."""
+    journal = ProbedJournal()
+    polled = anyio.Event()
+    session = ScriptedSession(gets={"first": [working("first", poll_interval_ms=60_000)]})
+    endpoint = dropped_in(journal, session)
+
+    async def see_through() -> Any:
+        created = Snapshot(read_task(working("first", poll_interval_ms=1)))
+        line = HostLine([lambda task: polled.set()])
+        return await endpoint.see_task_through(line, created, "tool", timeout=None)
+
+    caller = asyncio.ensure_future(see_through())
+    await polled.wait()
+    await anyio.wait_all_tasks_blocked()
+    journal.refuses, before = ("save",), journal.counts["save"]
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert journal.counts["save"] == before + 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journals_its_own_task() -> None:
     journal, commit = locked(), Held()
     session = ScriptedSession(gets={"third": [completed("third", text_result("done"))]})
