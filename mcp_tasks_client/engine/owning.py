@@ -93,9 +93,11 @@ class Owning:
 
     def enter_loop(self) -> None:
         """Note that the event loop that runs us is one of the client's; before anything is owned there."""
-        self.loops.note_running()
-        if not self.lease.has(self.owner):  # it has ended with a loop before this one
+        if self.loops.have_closed():  # under calls, whose drivers stand still for ever
+            self.loops = Loops()
+            self._registry.forget_all()
             self._join()
+        self.loops.note_running()
 
     def _join(self) -> None:
         # A client that is dropped, or whose loops are closed under it, is gone: others take its records.

@@ -127,11 +127,6 @@ class ProcessLease:
         # It holds nothing but the names: a clock of the host's may know who keeps the client alive.
         weakref.finalize(client, _end, self.owners, self._ended, owner).atexit = False
 
-    def has(self, owner: str) -> bool:
-        """Whether a client holds the lease."""
-        with _lock:
-            return owner in self.owners
-
     @staticmethod
     def name_for_process(owner: str) -> str:
         """The owner name of a record that a client leaves to its process.

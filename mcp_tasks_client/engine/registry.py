@@ -50,6 +50,11 @@ class Registry:
         """The live call of a record that was read from the journal."""
         return self.add(LiveCall(record, Nobody(ours_until=None)))
 
+    def forget_all(self) -> None:
+        """Forget every live call, since the event loops that drove them have closed."""
+        self.live.clear()
+        self.joining = anyio.Lock()
+
     @contextmanager
     def remembering(self) -> Iterator[None]:
         """Keep every live call while records are read and matched with them.

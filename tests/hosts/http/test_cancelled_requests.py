@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -300,3 +302,9 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_
 
     assert anyio.run(go_on) == ["done"]
     assert count(server, "tools/call") == 1
+
+
+def test_a_client_that_is_kept_when_its_event_loop_is_closed_goes_on_under_the_key(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.hosts.http.kept_client", str(tmp_path / "journal.sqlite3")]
+    host = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=2 * LIMIT_S)
+    assert host.stdout == "done 1\n"
