@@ -301,9 +301,10 @@ class Calls:
         def tell(has_left: bool) -> None:
             call.requests.remove(request)
             call.is_delivered = call.is_delivered or has_left
-            self._settle(call)
             if has_left:
                 self._group.start_soon(self._acknowledge, call)
+            else:
+                self._settle(call)
 
         request.reply.when_settled(tell)
 
@@ -311,6 +312,7 @@ class Calls:
         if call.handle is not None and call.handle.done:
             with suppress(tasks.TasksClientError):  # it comes once more
                 await call.handle.acknowledge(keep=True)
+        self._settle(call)  # no earlier: what is in hand is not looked up in the journal
 
 
 def _has_ended(origin: tasks.Origin | None) -> bool:

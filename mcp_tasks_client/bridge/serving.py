@@ -150,8 +150,8 @@ def as_rpc_error(error: Exception, task_id: str | None = None) -> MCPError:
     if task_id is None and isinstance(error, tasks.TasksClientError) and error.handle is not None:
         task_id = error.handle.reference["task_id"]
     match error:
-        case tasks.TaskFailedError(code=int() as code, message=message, data=data):
-            return MCPError(code=code, message=redact(message, task_id), data=data)
+        case tasks.TaskFailedError(code=int() as code, data=data):
+            return MCPError(code=code, message=redact(_why(error), task_id), data=data)
         case tasks.SessionError(code=int() as code, remote_message=message, data=data):
             return MCPError(code=code, message=redact(message, task_id) or str(error), data=data)
         case tasks.TasksClientError():
@@ -160,6 +160,15 @@ def as_rpc_error(error: Exception, task_id: str | None = None) -> MCPError:
             return MCPError(code=INTERNAL_ERROR, message=str(error))
         case _:
             return MCPError(code=INTERNAL_ERROR, message=f"mcp-tasks bridge failed: {type(error).__name__}")
+
+
+def _why(error: tasks.TaskFailedError) -> str:
+    """The message of the server, with the task's status if that says more.
+
+    A server on the SDK for TypeScript may say why in the status alone, and of the result that there is none.
+    """
+    said = error.status_message
+    return error.message if not said or said in error.message else f"{error.message} ({said})"
 
 
 def _with_note(result: dict[str, Any], note: str) -> dict[str, Any]:

@@ -226,7 +226,7 @@ class _OlderTools(OlderServer):
             "status": status,
             "ttl": 60_000,
             "pollInterval": 1,
-            "statusMessage": "half way",
+            **({"statusMessage": "half way"} if status == "working" else {}),
         }
 
     def _get(self, arrived: Arrived) -> JSONObject:

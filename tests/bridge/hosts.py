@@ -157,6 +157,13 @@ class Talk:
         for one in found:
             one.kill()
 
+    def kill_server(self) -> None:
+        """End the server that is a command of the bridge's by SIGKILL, with all its processes."""
+        found = [below for one in self.bridges() for below in one.children(recursive=True)]
+        assert found, f"the bridge runs no server:\n{self.told()}"
+        for one in found:
+            one.kill()
+
     def family(self) -> list[psutil.Process]:
         """The living processes below the host, and those that it has left behind."""
         if self.process is not None:
@@ -207,8 +214,9 @@ class Talk:
     def _is_bridge(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
             # `env` and the like, which only start another program, have become that program.
+            # A server that is a command of the bridge's has the end of the line.
             arguments = process.cmdline()[1:]
-            return bool(arguments) and [*self.bridge[-len(arguments) :]] == arguments
+            return "bridge" in arguments and [*self.bridge[-len(arguments) :]] == arguments
         return False
 
 
@@ -224,6 +232,7 @@ class Host(ABC):
         can_be_asked: A person can answer a form there.
         always_declares: It declares that it can be asked, whether a person is there or not.
         tells_that_it_gave_up: It sends ``notifications/cancelled`` when the time of a call is over.
+        has_a_bridge_a_turn: Its process, and so its bridge, ends with each turn.
     """
 
     name: ClassVar[str]
@@ -234,6 +243,7 @@ class Host(ABC):
     can_be_asked: ClassVar[bool] = False
     always_declares: ClassVar[bool] = False
     tells_that_it_gave_up: ClassVar[bool] = True
+    has_a_bridge_a_turn: ClassVar[bool] = False
 
     @abstractmethod
     def prepare(self) -> None:
@@ -461,6 +471,8 @@ class Opencode(Agent):
 
 class Command(Host):
     """A command that calls one tool, prints the result as JSON, and ends."""
+
+    has_a_bridge_a_turn = True
 
     def has_left(self, talk: Talk) -> bool:
         return self.next_turn(talk) is not None

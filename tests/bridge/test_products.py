@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 
+from mcp_tasks_client import TaskFailedError
+from mcp_tasks_client.bridge.serving import as_rpc_error
 from mcp_tasks_client.protocol import JSONObject
 
 from .behind import DATA, RICH, SERVERS, Wire, behind
@@ -58,6 +60,21 @@ async def test_a_json_rpc_error_comes_with_code_and_data(host: MemoryHost, wire:
         with pytest.raises(Refused) as refused:
             await host.call("fails")
     assert (refused.value.code, refused.value.message, refused.value.data) == (-32050, "quota exceeded", DATA)
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "told"),
+    [
+        ("no result of t1", "quota exceeded", "no result of t1 (quota exceeded)"),
+        ("quota exceeded", "quota exceeded", "quota exceeded"),
+        ("quota exceeded", None, "quota exceeded"),
+    ],
+)
+def test_an_error_says_why_also_where_the_status_of_the_task_does(
+    message: str, status: str | None, told: str
+) -> None:
+    error = TaskFailedError("…", code=-32603, message=message, status_message=status)
+    assert as_rpc_error(error).error.message == told
 
 
 async def test_a_question_reaches_the_person_at_the_host(host: MemoryHost, wire: Wire) -> None:

@@ -1,7 +1,8 @@
-"""The hosts of others behind the bridge: each of them in each situation, at a server of either generation.
+"""The hosts of others before the bridge, and the servers of others behind it.
 
 What a host can do is in its class in ``hosts``: whether its calls are limited, what moves the limit, whether
-it can be asked, and whether it tells that it gave up. The tests go by that.
+it can be asked, and whether it tells that it gave up. What a server can do is in its row in ``servers``. The
+tests go by both. What the host alone decides is seen at one server of each generation.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,13 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import BlockingInbox
+from tests._forked import make_command
 from tests._legacy_installs import NotInstalled
-from tests.legacy_servers import LegacyServer
-from tests.real_server import RealServer
+from tests.legacy_servers import LegacyProgram
+from tests.real_server import SCRIPT, RealServer, running_server
 
 from .hosts import HOSTS, Host, Seen, Talk
+from .servers import SERVERS, Opened, Server
 from .turns import Turn, follow, references
 
 ROOT: Final = Path(__file__).parents[2]
@@ -36,8 +39,6 @@ BRIDGE: Final = (
 QUICK: Final = "typescript"
 """The host that runs without ``--long``, at the server of the current version."""
 
-CURRENT: Final = "2026-07-28"
-OLDER: Final = "2025-11-25"
 SOON: Final = ("--answer-within", "2")
 NEVER: Final = ("--answer-within", "0")
 SLOW_S: Final = 6.0
@@ -49,23 +50,7 @@ PATIENT_S: Final = 20.0
 LEAVES_S: Final = 30.0
 """A bridge ends within two seconds after its host, and later on a busy machine."""
 
-Tool = tuple[str, Mapping[str, Any]]
-TOOLS: Final[Mapping[str, Mapping[str, Tool]]] = {
-    CURRENT: {
-        "plain": ("plain", {"x": 3}),
-        "requires": ("must_task", {"n": 3}),
-        "asks": ("ask_name", {}),
-        "fails": ("fail_tool", {}),
-        "breaks": ("fail_rpc", {}),
-    },
-    OLDER: {
-        "plain": ("plain", {}),
-        "requires": ("must", {"n": 3}),
-        "asks": ("asks", {}),
-        "fails": ("fails", {"how": "completed"}),
-        "breaks": ("fails", {"how": "message"}),
-    },
-}
+at_each_generation = pytest.mark.parametrize("server", SERVERS[:2], ids=lambda one: one.name, indirect=True)
 
 
 @dataclass
@@ -73,29 +58,20 @@ class Cell:
     """A host, the command of its bridge, and the server behind that."""
 
     host: Host
-    version: str
-    server: RealServer | LegacyServer
+    server: Server
+    opened: Opened
     folder: Path
-    already: int
     talks: int = 0
 
     @property
     def journal(self) -> Path:
         return self.folder / "journal.sqlite3"
 
-    def turn(self, what: str, **more: Any) -> Turn:
-        tool, arguments = TOOLS[self.version][what]
-        return Turn(tool, arguments, **more)
-
-    def slow(self, seconds: float, **more: Any) -> Turn:
-        given = {"seconds": seconds} if self.version == CURRENT else {"duration_ms": round(seconds * 1000)}
-        return Turn("slow", given, **more)
-
     def talk(
         self, *turns: Turn, options: tuple[str, ...] = (), **setting: Any
     ) -> AbstractContextManager[Talk]:
         """Start the host. Its bridge is on the journal of the cell."""
-        bridge = [*BRIDGE, self.server.url, "--journal", str(self.journal), *options]
+        bridge = [*BRIDGE, "--journal", str(self.journal), *options, *self.opened.words]
         self.talks += 1
         return self.host.talk(turns, bridge, self.folder / f"talk-{self.talks}", **setting)
 
@@ -109,8 +85,11 @@ class Cell:
     @property
     def calls(self) -> int:
         """How often the server was called."""
-        methods = [one.method for one in self.server.witness()[self.already :]]
-        return methods.count("tools/call")
+        return self.opened.methods().count("tools/call")
+
+    def has_begun(self) -> bool:
+        """True once the journal has a task, or a server that makes none was called."""
+        return self.has_a_task() if self.server.makes_tasks else self.calls > 0
 
     def has_a_task(self) -> bool:
         """True once the journal has a task."""
@@ -145,13 +124,36 @@ def host(request: pytest.FixtureRequest) -> Host:
     return found
 
 
-@pytest.fixture(params=[CURRENT, OLDER])
-def cell(request: pytest.FixtureRequest, host: Host, tmp_path: Path) -> Cell:
-    version = request.param
-    if version == OLDER and not request.config.getoption("--long"):
-        pytest.skip("takes a server of its own; --long runs it")
-    server = request.getfixturevalue("real_server" if version == CURRENT else "legacy_python_server")
-    return Cell(host, version, server, tmp_path, len(server.witness()))
+@pytest.fixture(params=SERVERS, ids=lambda server: server.name)
+def server(request: pytest.FixtureRequest) -> Server:
+    found = request.param
+    assert isinstance(found, Server)
+    return found
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest, host: Host, server: Server, tmp_path: Path) -> Cell:
+    return Cell(host, server, server.open(request.getfixturevalue(server.fixture), tmp_path), tmp_path)
+
+
+@pytest.fixture(scope="session")
+def server_without_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """The server on FastMCP without the extension, shared by the whole session."""
+    log = tmp_path_factory.mktemp("server_without_tasks") / "stderr.log"
+    with running_server(log, "--no-tasks") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fastmcp_command() -> list[str]:
+    """The command of the server on FastMCP."""
+    return make_command(SCRIPT, "--stdio")
+
+
+@pytest.fixture(scope="session")
+def legacy_python_command(legacy_python_program: LegacyProgram) -> list[str]:
+    """The command of the server on the Python SDK 1.x."""
+    return legacy_python_program.stdio()
 
 
 def is_error(seen: Seen) -> bool:
@@ -160,36 +162,41 @@ def is_error(seen: Seen) -> bool:
 
 
 def test_a_plain_tool_is_an_ordinary_one(cell: Cell) -> None:
-    [seen] = cell.played(cell.turn("plain"))
-    assert ("3" if cell.version == CURRENT else "plain") in seen.text
+    [seen] = cell.played(cell.server.turn("plain"))
+    assert cell.server.tools.plain_text in seen.text
     assert not seen.is_error
     assert cell.calls == 1
 
 
 def test_a_tool_that_requires_a_task_is_an_ordinary_one(cell: Cell) -> None:
-    [seen] = cell.played(cell.turn("requires"))
+    if not cell.server.makes_tasks:
+        pytest.skip("it makes no tasks")
+    [seen] = cell.played(cell.server.turn("requires"))
     assert "3" in seen.text
     assert not seen.is_error
     assert cell.calls == 1
 
 
 def test_a_long_call_is_answered_in_between_and_its_result_comes_by_its_reference(cell: Cell) -> None:
-    interim, *others = cell.played(cell.slow(SLOW_S), follow("rested"), options=SOON)
+    skip_if_the_call_ends_with_its_turn(cell)
+    interim, *others = cell.played(cell.server.slow(SLOW_S), follow("rested"), options=SOON)
     assert references([interim.text])
     assert not interim.is_error
     assert "rested" in others[-1].text
     assert cell.calls == 1
 
 
+@at_each_generation
 def test_progress_keeps_a_host_patient(cell: Cell) -> None:
     if not cell.host.is_moved_by_progress:
         pytest.skip("progress does not move its limit")
     limit_s = max(PATIENT_S, cell.host.shortest_limit_s)
-    [seen] = cell.played(cell.slow(limit_s + SLOW_S), options=NEVER, limit_s=limit_s, patient=True)
+    [seen] = cell.played(cell.server.slow(limit_s + SLOW_S), options=NEVER, limit_s=limit_s, patient=True)
     assert "rested" in seen.text
     assert cell.calls == 1
 
 
+@at_each_generation
 def test_a_model_that_repeats_the_call_when_its_host_has_given_up_makes_no_second_task(cell: Cell) -> None:
     if not cell.host.is_limited:
         pytest.skip("its calls have no limit")
@@ -198,7 +205,7 @@ def test_a_model_that_repeats_the_call_when_its_host_has_given_up_makes_no_secon
     if not cell.host.tells_that_it_gave_up:
         pytest.skip("it does not tell that it gave up: its repetition is a call beside the first one")
     limit_s = cell.host.shortest_limit_s
-    again = cell.slow(2.5 * limit_s, until="rested")
+    again = cell.server.slow(2.5 * limit_s, until="rested")
     first, *others = cell.played(again, options=NEVER, limit_s=limit_s)
     assert is_error(first)
     assert "rested" not in first.text
@@ -206,10 +213,11 @@ def test_a_model_that_repeats_the_call_when_its_host_has_given_up_makes_no_secon
     assert cell.calls == 1
 
 
+@at_each_generation
 def test_a_model_that_repeats_the_call_instead_of_following_the_reference_makes_no_second_task(
     cell: Cell,
 ) -> None:
-    first, *others = cell.played(cell.slow(SLOW_S, until="rested"), options=SOON)
+    first, *others = cell.played(cell.server.slow(SLOW_S, until="rested"), options=SOON)
     assert references([first.text])
     assert "rested" in others[-1].text
     assert cell.calls == 1
@@ -218,15 +226,18 @@ def test_a_model_that_repeats_the_call_instead_of_following_the_reference_makes_
 def test_a_question_reaches_the_person_at_the_host(cell: Cell) -> None:
     if not cell.host.can_be_asked:
         pytest.skip("it cannot be asked")
-    with cell.talk(cell.turn("asks"), options=NEVER, answers={"name": "Ada"}) as talk:
+    with cell.talk(cell.server.turn("asks"), options=NEVER, answers={"name": "Ada"}) as talk:
         [seen] = talk.finish().seen
     assert "Hello, Ada" in seen.text
-    assert cell.calls == 1
+    assert cell.calls == cell.server.calls_to_ask
 
 
 def test_a_question_that_the_host_cannot_ask_waits_for_a_person_elsewhere(cell: Cell) -> None:
+    if not cell.server.makes_tasks:
+        pytest.skip("it asks before there is a task, which only a host can answer")
+    skip_if_the_call_ends_with_its_turn(cell)
     options = (*SOON, "--questions", "inbox") if cell.host.always_declares else SOON
-    with cell.talk(cell.turn("asks"), follow("Hello"), options=options) as talk:
+    with cell.talk(cell.server.turn("asks"), follow("Hello"), options=options) as talk:
         talk.until(lambda: talk.has_shown("mcp-tasks answer"))
         talk.until(lambda: cell.answer("Ada"))
         interim, *others = talk.finish().seen
@@ -236,7 +247,7 @@ def test_a_question_that_the_host_cannot_ask_waits_for_a_person_elsewhere(cell: 
 
 
 def test_an_error_of_the_tool_and_one_of_the_protocol_reach_the_model(cell: Cell) -> None:
-    failed, broken = cell.played(cell.turn("fails"), cell.turn("breaks"))
+    failed, broken = cell.played(cell.server.turn("fails"), cell.server.turn("breaks"))
     assert "the tool said no" in failed.text
     assert is_error(failed)
     assert "quota exceeded" in broken.text
@@ -245,7 +256,9 @@ def test_an_error_of_the_tool_and_one_of_the_protocol_reach_the_model(cell: Cell
 
 
 def test_a_bridge_that_is_killed_loses_nothing(cell: Cell) -> None:
-    with cell.talk(cell.slow(2 * SLOW_S), options=NEVER) as talk:
+    if not cell.server.keeps_calls:
+        pytest.skip("its calls end with the bridge")
+    with cell.talk(cell.server.slow(2 * SLOW_S), options=NEVER) as talk:
         talk.until(cell.has_a_task)
         talk.kill_bridge()
         [seen] = talk.finish().seen
@@ -254,8 +267,9 @@ def test_a_bridge_that_is_killed_loses_nothing(cell: Cell) -> None:
     finds_the_call(cell)
 
 
+@at_each_generation
 def test_a_host_that_is_killed_takes_its_bridge_along_and_loses_nothing(cell: Cell) -> None:
-    with cell.talk(cell.slow(2 * SLOW_S), options=NEVER) as talk:
+    with cell.talk(cell.server.slow(2 * SLOW_S), options=NEVER) as talk:
         talk.until(cell.has_a_task)
         bridges = talk.bridges()
         assert bridges
@@ -263,6 +277,39 @@ def test_a_host_that_is_killed_takes_its_bridge_along_and_loses_nothing(cell: Ce
         _, alive = psutil.wait_procs(bridges, LEAVES_S)
         assert not alive
     finds_the_call(cell)
+
+
+def test_a_call_that_ends_with_its_bridge_is_told_as_that_and_the_next_one_runs(cell: Cell) -> None:
+    if cell.server.keeps_calls:
+        pytest.skip("its calls go on when the bridge has ended")
+    slow = cell.server.slow(SLOW_S, until="rested")
+    with cell.talk(replace(slow, until=""), options=NEVER) as talk:
+        talk.until(cell.has_begun)
+        talk.kill_bridge()
+        [seen] = talk.finish().seen
+    assert is_error(seen)
+    *told, seen = cell.played(slow, options=NEVER)
+    assert ["died with the server's process" in one.text for one in told] == [True] * cell.server.makes_tasks
+    assert "rested" in seen.text
+    assert cell.calls == 2
+
+
+def test_a_command_that_ends_is_started_again_for_the_next_call(cell: Cell) -> None:
+    if not cell.server.is_command:
+        pytest.skip("it is no command")
+    with cell.talk(cell.server.slow(SLOW_S), cell.server.turn("plain"), options=NEVER) as talk:
+        talk.until(cell.has_begun)
+        talk.kill_server()
+        lost, seen = talk.finish().seen
+    assert "died with the server's process" in lost.text
+    assert is_error(lost)
+    assert cell.server.tools.plain_text in seen.text
+    assert cell.calls == 2
+
+
+def skip_if_the_call_ends_with_its_turn(cell: Cell) -> None:
+    if cell.host.has_a_bridge_a_turn and not cell.server.keeps_calls:
+        pytest.skip("each of its turns has a bridge of its own, with which the call ends")
 
 
 def finds_the_call(cell: Cell) -> None:

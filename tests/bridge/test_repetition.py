@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal, TaskRecord
+from mcp_tasks_client.bridge import calls as bridge_calls
 from mcp_tasks_client.bridge import serving
 from tests._requirements import requirement
+from tests.kit.probed_journal import Held, ProbedJournal
 
 from .behind import RICH, URL, Wire, behind
 from .memory_host import LIMIT_S, VERSIONS, MemoryHost, Refused, reference_in, text_of
@@ -121,6 +123,22 @@ async def test_a_call_whose_result_the_host_has_is_over(host: MemoryHost, wire: 
         for tool in ("plain", "work") * 2:
             assert (await host.call(tool))["content"] == RICH["content"]
     assert (len(wire.calls("plain")), len(wire.calls("work"))) == (2, 2)
+
+
+async def test_a_call_whose_result_the_host_has_is_over_before_the_journal_says_so(
+    host: MemoryHost, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_calls, "_has_ended", lambda origin: True)  # of a bridge that was killed
+    journal, held = ProbedJournal(), Held()
+    journal.before("save", held, when=lambda record, **options: record.delivered_at is not None)
+    async with bridged(wire, host, journal):
+        assert (await host.call("work"))["content"] == RICH["content"]
+        await held.reached.wait()
+        sent = await host.begin("work")
+        await host.until(lambda: sent.is_answered)
+        held.go_on.set()
+        assert (await sent.reply())["content"] == RICH["content"]
+    assert len(wire.calls("work")) == 2
 
 
 @pytest.mark.parametrize("tool", ["work", "fails"])

@@ -193,13 +193,15 @@ def reply(context: Context, key: str) -> str:
     return {"decline": "declined", "cancel": "cancelled"}[answer.action]
 
 
-def build(poll_interval_ms: int, entries: list[dict[str, Any]]) -> FastMCP:
+def build(poll_interval_ms: int, entries: list[dict[str, Any]], *, makes_tasks: bool = True) -> FastMCP:
     mcp = FastMCP("real-tasks-server", version="1")
-    # Docket's default of 10 running tasks would let one test's long tasks hold up another's.
-    mcp.add_extension(AskFirst(url="memory://", concurrency=500))
-    interval = timedelta(milliseconds=poll_interval_ms)
-    optional = TaskConfig(mode="optional", poll_interval=interval)
-    required = TaskConfig(mode="required", poll_interval=interval)
+    optional = required = TaskConfig(mode="forbidden")
+    if makes_tasks:
+        # Docket's default of 10 running tasks would let one test's long tasks hold up another's.
+        mcp.add_extension(AskFirst(url="memory://", concurrency=500))
+        interval = timedelta(milliseconds=poll_interval_ms)
+        optional = TaskConfig(mode="optional", poll_interval=interval)
+        required = TaskConfig(mode="required", poll_interval=interval)
 
     @mcp.custom_route("/witness", methods=["GET"])
     async def witness(request: Request) -> JSONResponse:
@@ -369,6 +371,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--poll-interval-ms", type=int, default=50, help="hint of every task (default: 50)")
     parser.add_argument("--stdio", action="store_true", help="speak over stdin and stdout instead")
+    parser.add_argument("--no-tasks", action="store_true", help="without the extension")
     arguments = parser.parse_args()
 
     if arguments.stdio:
@@ -377,7 +380,7 @@ def main() -> None:
 
     threading.Thread(target=die_with_parent, daemon=True).start()
     entries: list[dict[str, Any]] = []
-    app = build(arguments.poll_interval_ms, entries).http_app(
+    app = build(arguments.poll_interval_ms, entries, makes_tasks=not arguments.no_tasks).http_app(
         middleware=[Middleware(Witness, entries=entries)]
     )
     AnnouncedServer(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")).run()
