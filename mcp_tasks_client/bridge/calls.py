@@ -180,6 +180,14 @@ class Calls:
         found = await self._inbox.records(pending=True, limit=most)
         return [one for one in found if one.application == self._application]
 
+    def without_record(self) -> list[Call]:
+        """The calls that the host may ask for, and that are not in the journal."""
+        return [
+            one
+            for one in self._in_hand
+            if one.is_promised and not one.is_delivered and not one.has_record and one.key is None
+        ]
+
     def _attach(self, record: tasks.TaskRecord) -> Call:
         key = record.idempotency_key
         call = Call(record.record_id, record.tool or "", record.arguments_digest, key=key)

@@ -78,7 +78,8 @@ class TaskTools:
             MCPError: The call that is asked for has ended in an error.
         """
         if tool == self._names.list_tool:
-            return text_result(words.listed(await self._list()))
+            others = [(one.reference, one.tool, one.end is not None) for one in self._calls.without_record()]
+            return text_result(words.listed(await self._list(), others))
         reference, wait_s = arguments.get("reference"), arguments.get("wait_s")
         call = await self._calls.by_reference(reference) if isinstance(reference, str) else None
         if call is None:

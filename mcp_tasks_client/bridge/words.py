@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import mcp_tasks_client as tasks
 from mcp_tasks_client.foreign_text import one_line
 
 __all__ = ["describe_error", "interim", "joined", "listed", "no_such_call"]
+
+_ENDED: Final = "ended, its result is waiting"
 
 
 def interim(
@@ -69,18 +72,28 @@ def no_such_call(reference: str, list_tool: str | None) -> str:
     )
 
 
-def listed(records: Sequence[tuple[tasks.TaskRecord, Sequence[str]]]) -> str:
-    """The calls of a host, each with the lines that answer its questions, for a model."""
-    if not records:
-        return "No call is running, and no result is waiting."
+def listed(
+    records: Sequence[tuple[tasks.TaskRecord, Sequence[str]]], others: Sequence[tuple[str, str, bool]]
+) -> str:
+    """The calls of a host, for a model.
+
+    Args:
+        records: Those in the journal, each with the lines that answer its questions.
+        others: The reference and the tool of those that are not in it, and whether they have ended.
+    """
     lines = []
     for record, answer_lines in records:
-        state = "ended, its result is waiting" if record.finished else one_line(record.status, 40)
+        state = _ENDED if record.finished else one_line(record.status, 40)
         said = record.task.status_message if record.task is not None and not record.finished else None
         told = f" ({one_line(said, 200, task_id=record.task_id)})" if said else ""
-        lines.append(f'reference "{record.record_id}": {one_line(record.tool or "?", 100)}: {state}{told}')
+        lines.append(_listed(record.record_id, record.tool or "?", f"{state}{told}"))
         lines += [f"  a person has to answer: {one}" for one in answer_lines]
-    return "\n".join(lines)
+    lines += [_listed(reference, tool, _ENDED if ended else "working") for reference, tool, ended in others]
+    return "\n".join(lines) or "No call is running, and no result is waiting."
+
+
+def _listed(reference: str, tool: str, state: str) -> str:
+    return f'reference "{reference}": {one_line(tool, 100)}: {state}'
 
 
 def describe_error(error: tasks.TasksClientError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import anyio
 import pytest
 
 from mcp_tasks_client import TaskFailedError
@@ -113,7 +114,10 @@ async def test_a_call_that_takes_long_is_answered_in_between(host: MemoryHost, w
         told = text_of(await host.call("work"))
         reference = reference_in(told)
         assert ("if this connection ends first" in told) == (wire.server == "no tasks")
+        assert f'reference "{reference}": work: working' in text_of(await host.call("task_list"))
         wire.let_go(held)
+        while "ended, its result is waiting" not in text_of(await host.call("task_list")):
+            await anyio.sleep(0.01)
         result = await host.call("task_result", {"reference": reference, "wait_s": LIMIT_S})
         while "still running" in text_of(result):
             result = await host.call("task_result", {"reference": reference, "wait_s": LIMIT_S})
