@@ -493,7 +493,7 @@ class Command(Host):
             result = printed.get("result", printed)
             text = "\n".join(part.get("text", "") for part in result["content"])
         except (ValueError, KeyError):
-            talk.seen.append(Seen(f"{out}\n{err}", True))
+            talk.seen.append(Seen(" ".join(f"{out} {err}".split()), True))  # some wrap their lines
         else:
             talk.seen.append(Seen(text, bool(result.get("isError", result.get("is_error")))))
 
