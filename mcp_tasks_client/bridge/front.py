@@ -297,10 +297,16 @@ def _call_id(context: Context, given: Any) -> Any:
 
 
 def _passed(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The params for the server behind, without the words of the host about itself."""
+    """The params for the server behind, without the words of the host about itself.
+
+    Raises:
+        MCPError: ``_meta`` is no object.
+    """
     passed = dict(params or {})
     meta = passed.pop("_meta", None)
-    if isinstance(meta, Mapping):
+    if meta is not None and not isinstance(meta, Mapping):
+        raise MCPError(code=INVALID_PARAMS, message="_meta is an object")
+    if meta is not None:
         kept = {
             name: value
             for name, value in meta.items()

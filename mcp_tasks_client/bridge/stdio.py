@@ -152,14 +152,18 @@ def _read(line: bytes) -> Any:
     """
     if len(line) > _LONGEST_LINE:
         raise _BadLineError(None, PARSE_ERROR, f"The message is longer than {_LONGEST_LINE} bytes.")
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        pass
+    message = None
+    with suppress(ValueError):
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    if message is not None and not isinstance(message, JSONRPCNotification):
+        return message
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
-        raise _BadLineError(None, PARSE_ERROR, "The line is no JSON.") from None
+        raise _BadLineError(None, PARSE_ERROR, "The line is no JSON, or is nested too deeply.") from None
+    if message is not None and "id" not in said:
+        return message
+    # The SDK takes a request whose ID is of another type for a notification, which nobody answers.
     name = said.get("id") if isinstance(said, dict) else None
     is_name = isinstance(name, str | int) and not isinstance(name, bool)
     raise _BadLineError(name if is_name else None, INVALID_REQUEST, "The line is no JSON-RPC message.")

@@ -29,6 +29,7 @@ GROWTH_MB: Final = 150.0
 BUSY: Final = -32000
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
+INVALID_PARAMS: Final = -32602
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +149,11 @@ def test_the_next_request_is_answered_after_an_odd_line(bridge: PipedBridge, lin
         (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', INVALID_REQUEST, None),
         (b'{"id":"a","method":"ping"}', INVALID_REQUEST, "a"),
         (b'{"jsonrpc":"2.0","id":5,"method":7}', INVALID_REQUEST, 5),
+        (b'{"jsonrpc":"2.0","id":' + b"[" * 3_000 + b"]" * 3_000 + b"}", PARSE_ERROR, None),
+        *(
+            (b'{"jsonrpc":"2.0","method":"ping","id":%b}' % name, INVALID_REQUEST, None)
+            for name in (b"1.5", b"1e400", b"true", b"null", b"{}")
+        ),
     ],
 )
 def test_a_line_that_is_no_message_is_answered_with_an_error(
@@ -157,6 +163,11 @@ def test_a_line_that_is_no_message_is_answered_with_an_error(
     bridge.write(line + b"\n")
     (error,) = _is_alive(bridge)
     assert (error["error"]["code"], error["id"]) == (code, request_id)
+
+
+def test_a_meta_that_is_no_object_is_refused(bridge: PipedBridge) -> None:
+    bridge.write(b'{"jsonrpc":"2.0","id":"meta","method":"tools/call","params":{"name":"rest","_meta":5}}\n')
+    assert bridge.reply_to("meta")["error"]["code"] == INVALID_PARAMS
 
 
 def test_an_empty_line_is_nothing(bridge: PipedBridge) -> None:
