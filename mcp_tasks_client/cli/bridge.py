@@ -25,7 +25,7 @@ from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import SIGTERM, run
-from .server import BearerOption, HeaderEnvOption, HeaderOption, ServerArgument, read_server
+from .server import BearerOption, HeaderEnvOption, HeaderOption, Server, ServerArgument, read_server
 
 __all__ = ["bridge"]
 
@@ -149,10 +149,12 @@ def bridge(
             memory=_memory(where),
             line_for=partial(where.line, "answer"),
         )
+        # A command, and a server in a file, are named by words that mean another server in another folder.
+        name = target.url if isinstance(target, Server) else f"{target.folder}\0{server}"
         if http is None:
             # No client is made yet: the host has a reply before the imports of a client.
             async with open_stdio(at_end=partial(_leave_soon, Exit.RESULT)) as (read, write):
-                await _until_stopped(serve_streams(connect, server, read, write, options))
+                await _until_stopped(serve_streams(connect, name, read, write, options))
             return None
 
         target.make_client(where)  # options that make no sense are told now
@@ -162,7 +164,7 @@ def bridge(
             raise CommandError(Exit.USAGE, f"Port {http} of 127.0.0.1 cannot be used: {error}") from error
         with listening:
             _tell_entry(output, url_of(listening), token if token_env is None else f"${{{token_env}}}")
-            await _until_stopped(serve_socket(connect, server, listening, options, token=token))
+            await _until_stopped(serve_socket(connect, name, listening, options, token=token))
         return None
 
     _log_to(log_file)
@@ -233,8 +235,17 @@ def _memory(where: Where) -> Path:
 
 
 def _log_to(file: Path | None) -> None:
-    handler: logging.Handler = (
-        logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
-    )
+    """Have the log written.
+
+    Raises:
+        BadParameter: The file cannot be opened.
+    """
+    handler: logging.Handler
+    try:
+        handler = (
+            logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
+        )
+    except OSError as error:
+        raise typer.BadParameter(f"The file cannot be opened: {error}", param_hint="--log-file") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import anyio
 import typer
@@ -18,7 +18,7 @@ from mcp_tasks_client.progress import CallLine, show_progress, title_of
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
 from .exits import CommandError, Exit
-from .following import Follower, follow
+from .following import WISH_IN_JOURNAL, Follower, follow
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import run
@@ -83,6 +83,7 @@ def call(
             )
         where = replace(journaled, access=access_words(target))
         follower = Follower(where, output)
+        arguments: dict[str, Any] | None = None
         handle: tasks.TaskHandle | None = None
         began, progress = time.time(), show_progress()
 
@@ -97,14 +98,15 @@ def call(
             try:
                 async with progress:
                     with anyio.fail_after(timeout):
+                        arguments = await read_arguments(client, tool, pairs or [], input_json)
                         starting = client.start_tool(
                             tool,
-                            await read_arguments(client, tool, pairs or [], input_json),
+                            arguments,
                             idempotency_key=key,
                             on_unknown="resend" if resend else "raise",
                             label=label,
                         )
-                        handle = await follower.begin(starting)
+                        handle = await follower.begin(starting, has_key=key is not None)
                         if output.shows_progress:
                             progress.add(handle)
                         if detach and not handle.done:
@@ -112,17 +114,25 @@ def call(
                             return None
                         end = await follow(handle, where)
             except TimeoutError:
-                if handle is not None and not target.outlives_us:
+                if arguments is None:
+                    raise CommandError(
+                        Exit.UNREACHABLE,
+                        f"The server has not listed its tools within {timeout} s. The tool was not called.",
+                    ) from None
+                if handle is None:
+                    raise follower.time_out_before_task(timeout, has_key=key is not None) from None
+                if not target.outlives_us:
                     await _end_with_server(handle, output)
                     raise CommandError(Exit.TIMED_OUT, f"No outcome within {timeout} s.") from None
-                raise follower.time_out(None if handle is None else handle.record, timeout) from None
+                raise follower.time_out(_record_of(handle), timeout) from None
             except asyncio.CancelledError:
                 if handle is None:
-                    follower.let_go_before_task(has_key=key is not None)
+                    if arguments is not None:
+                        follower.let_go_before_task(has_key=key is not None)
                 elif not handle.done and not target.outlives_us:
                     await asyncio.shield(asyncio.ensure_future(_end_with_server(handle, output)))
                 elif not handle.done:
-                    await _let_go(handle, follower, cancels=cancel_on_interrupt)
+                    await _let_go(handle, follower, output, cancels=cancel_on_interrupt)
                 raise
             if isinstance(end, CommandError) and not target.outlives_us:
                 end.next = None  # a question, which no program could answer later
@@ -137,8 +147,7 @@ def call(
 
 def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> None:
     """Write the ID of a call that goes on without the command."""
-    record = handle.record
-    assert record is not None
+    record = _record_of(handle)
     if output.as_json:
         output.document({"record": record.record_id, "result": None})
     else:
@@ -146,16 +155,24 @@ def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> Non
     follower.detach(record)
 
 
-async def _let_go(handle: tasks.TaskHandle, follower: Follower, *, cancels: bool) -> None:
+async def _let_go(handle: tasks.TaskHandle, follower: Follower, output: Output, *, cancels: bool) -> None:
+    if cancels:
+        try:
+            await asyncio.shield(asyncio.ensure_future(handle.cancel()))
+        except tasks.TasksClientError as error:
+            in_journal = isinstance(error, tasks.SessionError)
+            with suppress(OSError):
+                output.note(f"{error} {WISH_IN_JOURNAL}" if in_journal else str(error))
+        else:
+            follower.tell_cancelled(_record_of(handle))
+            return
+    follower.let_go([_record_of(handle)])
+
+
+def _record_of(handle: tasks.TaskHandle) -> tasks.TaskRecord:
     record = handle.record
-    assert record is not None
-    if not cancels:
-        follower.let_go([record])
-        return
-    # If it fails, the wish is in the journal, and goes with the next poll of any client.
-    with suppress(tasks.TasksClientError):
-        await asyncio.shield(asyncio.ensure_future(handle.cancel()))
-    follower.tell_cancelled(record)
+    assert record is not None, "this handle is not detached"
+    return record
 
 
 async def _end_with_server(handle: tasks.TaskHandle, output: Output) -> None:

@@ -15,7 +15,7 @@ from mcp_tasks_client.progress import show_progress
 
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
-from .following import Follower
+from .following import WISH_IN_JOURNAL, Follower
 from .journal import (
     APPLICATION,
     JournalOption,
@@ -80,11 +80,11 @@ def cancel(
                 async with progress:
                     await waiting.wait_for([record], only_first=False)
             except asyncio.CancelledError:
-                follower.let_go([record])
+                follower.let_go(one for one in waiting.seen.values() if not one.finished)
                 raise
             code = follower.write_all([record], waiting.ends)
             if record.application == APPLICATION:
-                await receive(inbox, record)
+                await receive(inbox, record, waiting.ends[record.record_id])
             return code
 
     run(main, output, journaled)
@@ -125,7 +125,7 @@ async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None
             failure.exit = Exit.UNREACHABLE
         raise CommandError(
             failure.exit,
-            f"{error} The wish is in the journal, and goes with the next poll:",
+            f"{error} {WISH_IN_JOURNAL}",
             record=record.record_id,
             next=failure.next or where.line("wait", short_id(record.record_id)),
         ) from error

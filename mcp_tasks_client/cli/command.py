@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,10 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the few of our variables that each server gets."""
 
-    folder: str | None = None
+    folder: str = field(default_factory=os.getcwd)
+    """The working folder, of which the server's name in the journal has a digest: its words may mean another
+    server in another folder."""
+
     name: str = ""
     """The server's name in a line; empty for a command that was typed."""
 

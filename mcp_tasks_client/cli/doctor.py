@@ -231,7 +231,7 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
                 told["tools"] = len((await client.list_tools()).tools)
                 if isinstance(server, Server):
                     told["login"] = _look_at_login(server)
-                    given = server.headers or told["login"]
+                    given = server.has_credential or server.headers or told["login"]
                     told["credential"] = "accepted" if given else "not needed"
     except CommandError as error:  # such as a command that does not start
         if error.exit is Exit.USAGE:

@@ -88,6 +88,9 @@ def drive(
     async def main() -> Exit:
         target = read_server(server, header, bearer_env, header_env)
         where = replace(journaled, access=access_words(target))
+        chosen = [word for name in application or () for word in ("--application", name)]
+        chosen += [] if questions is None else ["--questions", questions.value]
+        chosen += [] if principal is None else ["--principal", principal]
         lines = _Lines()
         async with (
             target.client(where, callback_for(questions, lines.paused, Questions.LEAVE)) as client,
@@ -100,7 +103,7 @@ def drive(
                 if driving.count and target.outlives_us:
                     with suppress(OSError):
                         output.note(f"Let go of {driving.count}. The tasks run on. To go on:")
-                        output.next(where.line("drive", *name_server(target), *target.words))
+                        output.next(where.line("drive", *name_server(target), *target.words, *chosen))
                 raise
 
     run(main, output, journaled)
@@ -153,8 +156,8 @@ class _Driving:
         self._applications, self._once = (None, *applications), once
         self._lines = lines
         self._under_way: set[str] = set()
-        # Calls that cannot go on: until when, and with which open questions.
-        self._resting: dict[str, tuple[float, frozenset[str]]] = {}
+        # Calls that cannot go on: until when; and with which open questions, if that is the reason.
+        self._resting: dict[str, tuple[float, frozenset[str] | None]] = {}
         self._changed = asyncio.Event()
         self._code = Exit.RESULT
         self._failure: Exception | None = None
@@ -208,8 +211,8 @@ class _Driving:
         asked = await self._asked() if any(one.record_id in self._resting for one in records) else {}
         now, free = anyio.current_time(), []
         for record in records:
-            until, questions = self._resting.get(record.record_id, (now, frozenset()))
-            if now < until and questions == asked.get(record.record_id, frozenset()):
+            until, questions = self._resting.get(record.record_id, (now, None))
+            if now < until and questions in (None, asked.get(record.record_id, frozenset())):
                 continue
             if not await self._inbox.is_driven(record):
                 free.append(record)
@@ -265,7 +268,7 @@ class _Driving:
         record: tasks.TaskRecord,
         failure: CommandError,
         until: float,
-        questions: frozenset[str] = frozenset(),
+        questions: frozenset[str] | None = None,
     ) -> None:
         """Leave alone a call that cannot go on."""
         self._resting[record.record_id] = until, questions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import mcp_tasks_client as tasks
 
@@ -18,10 +18,13 @@ from .times import ahead, exact
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-__all__ = ["End", "Follower", "follow", "name_question", "waits_for"]
+__all__ = ["WISH_IN_JOURNAL", "End", "Follower", "follow", "name_question", "waits_for"]
+
+WISH_IN_JOURNAL: Final = "The wish is in the journal, and goes with the next poll:"
+"""Said where the server could not be told to cancel. The line that polls follows."""
 
 End: TypeAlias = Union["CallToolResult", "tasks.TasksClientError", CommandError]
-"""The end of a call, or the reason why the command has stopped following it."""
+"""The outcome of a call; or, as a ``CommandError``, the reason why the command has stopped following it."""
 
 
 async def follow(handle: tasks.TaskHandle, where: Where) -> End:
@@ -60,8 +63,8 @@ class Follower:
     def __init__(self, where: Where, output: Output, *options: str) -> None:
         self._where, self._output, self._options = where, output, options
 
-    async def begin(self, starting: Awaitable[tasks.TaskHandle]) -> tasks.TaskHandle:
-        """Make a call, until the server has answered.
+    async def begin(self, starting: Awaitable[tasks.TaskHandle], *, has_key: bool) -> tasks.TaskHandle:
+        """Wait until the server has answered a call with a task or a result.
 
         Raises:
             CommandError: A question waits for an answer; or the label, the key or an argument makes no sense.
@@ -71,7 +74,9 @@ class Follower:
             with reading_options():
                 return await starting
         except tasks.InputUnansweredError as error:
-            raise name_question(error, self._where) from error
+            # Before there is a task, the journal has a call with a key alone.
+            named = name_question(error, self._where) if has_key else as_command_error(error)
+            raise named from error
         except tasks.OutcomeUnknownError as error:
             failure = as_command_error(error)
             if failure.record is not None:
@@ -98,9 +103,8 @@ class Follower:
 
     def let_go_before_task(self, *, has_key: bool) -> None:
         """Say that the waiting was interrupted before the server had answered."""
-        again = " The same line, run again, tells what became of it." if has_key else ""
         with suppress(OSError):
-            self._output.note(f"The server has not answered yet. The tool may have run.{again}")
+            self._output.note(f"The server has not answered yet. {_may_have_run(has_key)}")
 
     def tell_cancelled(self, record: tasks.TaskRecord) -> None:
         """Say that the server was asked to cancel."""
@@ -108,13 +112,16 @@ class Follower:
             self._output.note("The server was asked to cancel the task. It may finish all the same:")
             self._output.next(self._go_on(record))
 
-    def time_out(self, record: tasks.TaskRecord | None, timeout: float | None) -> CommandError:
-        """The error of a wait that took too long. ``None`` is a call that has no task yet."""
-        if record is None or (record.task_id is None and not record.finished):
-            return CommandError(
-                Exit.OUTCOME_UNKNOWN,
-                f"The server has not answered within {timeout} s. The tool may have run.",
-            )
+    def time_out_before_task(self, timeout: float | None, *, has_key: bool) -> CommandError:
+        """The error of a call that the server has not answered in time."""
+        return CommandError(
+            Exit.OUTCOME_UNKNOWN, f"The server has not answered within {timeout} s. {_may_have_run(has_key)}"
+        )
+
+    def time_out(self, record: tasks.TaskRecord, timeout: float | None) -> CommandError:
+        """The error of a wait that took too long."""
+        if record.task_id is None and not record.finished:
+            return self.time_out_before_task(timeout, has_key=record.idempotency_key is not None)
         return CommandError(
             Exit.TIMED_OUT,
             f"No outcome within {timeout} s. The task runs on. {_kept_until(record)}To wait on:",
@@ -187,6 +194,10 @@ def _document_of_end(record_id: str | None, end: End) -> dict[str, Any]:
         assert failure is not None, "an error is no good end"
         return {"record": record_id, "error": failure.document()}
     return {"record": record_id, "result": as_sent(end)}
+
+
+def _may_have_run(has_key: bool) -> str:
+    return "The tool may have run." + (" The same line, run again, goes on with the call." if has_key else "")
 
 
 def _kept_until(record: tasks.TaskRecord) -> str:

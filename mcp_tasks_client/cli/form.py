@@ -301,7 +301,10 @@ async def _pick(terminal: _Terminal, form: Form) -> Sequence[Field]:
     names |= {str(number): one for number, one in enumerate(form.fields, start=1)}
     while True:
         terminal.say(f"Which one, 1 to {len(form.fields)}? Enter alone goes back.")
-        text = await terminal.read_line("Change > ", "")
+        try:
+            text = await terminal.read_line("Change > ", "")
+        except _LeftError:
+            return ()
         if not text.strip():
             return ()
         if text.strip() in names:

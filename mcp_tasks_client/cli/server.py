@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -76,7 +77,7 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         metavar="URL|FILE:NAME",
-        help="Where the server of the call is, if its record does not say.",
+        help="Where the server of the calls is, if their records do not say.",
     ),
 ]
 
@@ -262,7 +263,8 @@ def read_server(
         return Server(entry.url, {**entry.headers, **headers}, file_name=given, words=words)
     assert entry.command is not None, "a URL or a command"
     _refuse_headers(headers)
-    return Command(entry.command, entry.args, environment=entry.env, folder=entry.cwd, name=given)
+    folder = str(Path(entry.cwd or "").absolute())
+    return Command(entry.command, entry.args, environment=entry.env, folder=folder, name=given)
 
 
 def read_login_server(given: str) -> Server:
@@ -298,6 +300,19 @@ class Reach:
     headers: dict[str, str] = field(repr=False)
     words: tuple[str, ...] = ()
     """The same options for another line."""
+
+    def check(self, records: Sequence[tasks.TaskRecord]) -> None:
+        """Refuse options for calls at several servers: one would get the credential or the tasks of another.
+
+        Raises:
+            CommandError: There are such options.
+        """
+        if (self.server is not None or self.headers) and len({one.scope.endpoint for one in records}) > 1:
+            raise CommandError(
+                Exit.USAGE,
+                "The calls are at several servers, and --server and the options of a credential are for one. "
+                "Give the calls of each server in a line of their own.",
+            )
 
     def server_of(self, record: tasks.TaskRecord) -> AnyServer:
         """The server of a call.

@@ -78,6 +78,7 @@ def wait(
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             records = [await find_record(inbox, one) for one in ids]
+            reach.check(records)
             progress = show_progress()
             asking = callback_for(questions, progress.paused)
 
@@ -96,26 +97,25 @@ def wait(
                     with anyio.move_on_after(timeout):
                         await waiting.wait_for(records, only_first=any_)
             except asyncio.CancelledError:
-                follower.let_go(one for one in waiting.last_seen.values() if not one.finished)
+                follower.let_go(one for one in waiting.seen.values() if not one.finished)
                 raise
             ends = waiting.ends
             if not (any_ and ends):
-                left = [one for one in records if one.record_id not in ends]
-                ends |= {
-                    one.record_id: follower.time_out(waiting.last_seen[one.record_id], timeout)
-                    for one in left
-                }
+                left = [one for key, one in waiting.seen.items() if key not in ends]
+                ends |= {one.record_id: follower.time_out(one, timeout) for one in left}
             code = follower.write_all(records, ends)
             for record in records:
-                if record.record_id in ends and (take or record.application == APPLICATION):
-                    await receive(inbox, record)
+                if take or record.application == APPLICATION:
+                    await receive(inbox, record, ends.get(record.record_id))
             return code
 
     run(main, output, journaled)
 
 
-async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord) -> None:
-    """Count the outcome of a call as received, if the call has ended."""
+async def receive(inbox: tasks.Inbox, record: tasks.TaskRecord, written: End | None) -> None:
+    """Count the outcome of a call as received, if it is an outcome that was written."""
+    if written is None or isinstance(written, CommandError):
+        return  # the call may have ended since
     seen = await inbox.record(record.record_id)
     if seen is not None and seen.finished and seen.delivered_at is None:
         await inbox.acknowledge(seen)
@@ -134,7 +134,7 @@ class Waiting:
         tell: Callable[[CommandError], None] = lambda failure: None,
     ) -> None:
         self.ends: dict[str, End] = {}
-        self.last_seen: dict[str, tasks.TaskRecord] = {}
+        self._followed: dict[str, tasks.TaskRecord] = {}
         self._handles: dict[str, tasks.TaskHandle] = {}
         self._estimates: dict[str, tasks.Estimate] = {}
         self._inbox, self._where, self._opened = inbox, where, opened
@@ -142,15 +142,20 @@ class Waiting:
         self._tell, self._told = tell, set[str]()
         self._clients: dict[tasks.Scope, tasks.TasksClient] = {}
 
+    @property
+    def seen(self) -> dict[str, tasks.TaskRecord]:
+        """The newest record of each call that is waited for."""
+        driven = {key: one.record for key, one in self._handles.items() if one.record is not None}
+        return {**self._followed, **driven}
+
     def read_line(self, record_id: str, now: float) -> CallLine | None:
         """The line of progress of a call that is waited for."""
-        handle = self._handles.get(record_id)
-        record = self.last_seen.get(record_id) if handle is None else handle.record
+        record = self.seen.get(record_id)
         return None if record is None else line_of(record, now, estimate=self._estimates.get(record_id))
 
     async def wait_for(self, records: Sequence[tasks.TaskRecord], *, only_first: bool) -> None:
         """Wait until all calls have ended, or the first of them."""
-        self.last_seen = {one.record_id: one for one in records}
+        self._followed = {one.record_id: one for one in records}
         self._estimates = {one.record_id: await self._inbox.estimate(one) for one in records}
         async with anyio.create_task_group() as group:
 
@@ -159,8 +164,10 @@ class Waiting:
                     self.ends[record.record_id] = await self._see(record)
                 except tasks.CredentialRefusedError as error:
                     self.ends[record.record_id] = self.refuse(record, error)
-                except (CommandError, tasks.TasksClientError) as error:
+                except CommandError as error:
                     self.ends[record.record_id] = error
+                except tasks.TasksClientError as error:
+                    self.ends[record.record_id] = as_command_error(error)
                 if only_first:
                     group.cancel_scope.cancel()
 
@@ -207,7 +214,7 @@ class Waiting:
                     "forgets it then.",
                     record=record.record_id,
                 )
-            record = self.last_seen[record.record_id] = seen
+            record = self._followed[record.record_id] = seen
         outcome = await self._inbox.outcome(record)
         assert outcome is not None, "the call has ended"
         return outcome

@@ -39,6 +39,7 @@ from tests.kit.current_server import (
     LIMIT_S,
     QUESTION,
     WORKING,
+    Fault,
     Http,
     asking,
     completed,
@@ -192,15 +193,19 @@ async def test_a_signal_lets_go_of_the_tasks_and_names_the_line_that_goes_on(
     sent: int, code: int, tmp_path: Path
 ) -> None:
     async with world(tmp_path, gets=[WORKING]) as here:
-        await here.leave(application="mcp-tasks")
+        await here.leave(application="agent")
         with running(
-            here.journal, "drive", here.url, "--json", "--header-env", "X-Key=SOME_KEY", SOME_KEY="a-secret"
+            here.journal,
+            *("drive", here.url, "--json", "--header-env", "X-Key=SOME_KEY"),
+            *("--application", "agent", "--questions", "leave", "--principal", ""),
+            SOME_KEY="a-secret",
         ) as process:
             await read_event(process)
             assert await end(process, sent) == (
                 code,
                 "Let go of 1 call. The tasks run on. To go on:\n"
-                f"  mcp-tasks drive {here.url} --header-env X-Key=SOME_KEY\n",
+                f"  mcp-tasks drive {here.url} --header-env X-Key=SOME_KEY "
+                "--application agent --questions leave --principal ''\n",
             )
         (seen,) = (await here.run("ls", "--json")).document
         assert (seen["state"], seen["driven"]) == ("working", False)
@@ -336,6 +341,17 @@ async def test_a_call_that_is_parked_goes_on_once_its_question_has_an_answer(tmp
                 here.server.replies["tasks/get"] = completed()
                 await question.accept({})
             assert await read_two() == [("taken_up", first), ("ended", first)]
+
+
+async def test_a_call_that_the_credential_does_not_show_rests_with_its_question_open(tmp_path: Path) -> None:
+    line = ("drive", "URL", "--once", "--json", "--application", "agent", "--questions", "fail")
+    async with world(tmp_path, gets=[asking(one=QUESTION)]) as here:
+        await here.leave(application="agent")
+        first = await here.run(*line)
+        here.server.replies["tasks/get"] = Fault(-32602, "Unknown task")
+        second = await here.run(*line)
+    for ran in (first, second):
+        assert [json.loads(one)["event"] for one in ran.out.splitlines()] == ["taken_up", "parked"]
 
 
 async def test_a_credential_that_is_refused_ends_it(tmp_path: Path) -> None:

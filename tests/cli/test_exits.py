@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,10 +12,19 @@ from typing import Any, Final, NamedTuple
 import anyio
 import pytest
 
-from mcp_tasks_client import Environment, Observer, Scope, SqliteJournal, TasksClient, TasksClientError
-from mcp_tasks_client.cli.exits import Exit, as_command_error
+from mcp_tasks_client import (
+    Environment,
+    Inbox,
+    Observer,
+    Scope,
+    SqliteJournal,
+    TasksClient,
+    TasksClientError,
+)
+from mcp_tasks_client.cli.exits import CommandError, Exit, as_command_error
 from mcp_tasks_client.cli.following import follow
 from mcp_tasks_client.cli.journal import Where
+from mcp_tasks_client.cli.wait import receive
 from mcp_tasks_client.testing import FaultPlan
 from tests.kit.command import Command, form
 from tests.kit.command import asking as one_that_asks
@@ -228,6 +238,34 @@ async def test_an_address_that_cannot_be_read_keeps_no_other_call_from_its_end(
         assert "Traceback" not in ran.err + alone.err
 
 
+async def test_only_an_outcome_that_was_written_is_received(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await here.leave(application="agent")
+        async with here.client() as client:
+            (handle,) = await client.resume()
+            written = await handle.peek()
+        async with Inbox(here.journal) as inbox:
+            (record,) = await inbox.records()
+            await receive(inbox, record, CommandError(Exit.TIMED_OUT, "It has ended since."))
+            await receive(inbox, record, None)
+            assert await inbox.records() == [record]
+            await receive(inbox, record, written)
+            assert await inbox.records() == []
+
+
+async def test_calls_at_several_servers_share_no_credential(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with world(tmp_path) as here, world(tmp_path / "other") as other:
+        other.journal = here.journal
+        ids = [await one.leave(application="agent") for one in (here, other)]
+        for options in (["--header", "X-Team: builds"], ["--server", "URL"]):
+            asked = here.server.counts["tasks/get"], other.server.counts["tasks/get"]
+            ran = await here.run("wait", *ids, *options)
+            assert (ran.code, "several servers" in ran.err) == (Exit.USAGE, True)
+            assert asked == (here.server.counts["tasks/get"], other.server.counts["tasks/get"])
+        assert (await here.run("wait", *ids)).code == 0
+
+
 # ── before there is a task ────────────────────────────────────────────────────────────────────────
 
 
@@ -281,6 +319,34 @@ async def test_a_wait_that_is_over_says_if_there_is_a_task(tmp_path: Path) -> No
         assert (await here.run("call", "URL", "tool", "--timeout", "8")).code == Exit.OUTCOME_UNKNOWN
 
 
+async def test_a_server_that_lists_no_tools_in_time_was_sent_no_call(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.server.replies["tools/list"] = NEVER
+        ran = await here.run("call", "URL", "tool", "n=1", "--timeout", "4")
+    assert (ran.code, here.server.counts["tools/call"]) == (Exit.UNREACHABLE, 0)
+    assert "The tool was not called." in ran.err
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+async def test_a_question_before_the_task_names_the_line_that_goes_on(has_key: bool, tmp_path: Path) -> None:
+    asks = {"resultType": "input_required", "inputRequests": {"one": QUESTION}, "requestState": "s"}
+    line = ["call", "URL", "tool", "--json", *(["--key", "k"] if has_key else [])]
+    async with world(tmp_path, calls=[asks]) as here:
+        ran = await here.run(*line, "--questions", "fail")
+        assert ran.code == Exit.QUESTION_WAITS
+        if not has_key:
+            assert ran.error["next"] is None
+            assert "make a new call" in ran.error["message"]
+            return
+        late = await here.run(*line, "--questions", "leave", "--timeout", "8")
+        assert late.code == Exit.OUTCOME_UNKNOWN
+        assert "The same line, run again, goes on" in late.error["message"]
+        here.server.replies["tools/call"] = WORKING
+        answer = shlex.split(ran.error["next"])[1:]
+        assert (await here.run(*answer, "--input-json", "{}")).code == 0
+        assert (await here.run(*line)).code == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -315,6 +381,13 @@ async def test_a_line_that_makes_no_sense_sends_nothing(
     assert ran.code == Exit.USAGE, ran
     assert not as_json or ran.error["code"] == "usage"
     assert not here.server.counts["tools/call"]
+
+
+async def test_a_log_of_a_bridge_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        ran = await here.run("bridge", "URL", "--log-file", str(tmp_path / "missing" / "log"))
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert "--log-file" in ran.err
 
 
 async def test_a_key_of_another_call_is_refused(tmp_path: Path) -> None:

@@ -329,6 +329,8 @@ def test_a_value_can_be_changed_before_it_is_sent() -> None:
             await person.type("c: change", "C")
             await person.type("Change >", ENTER)
             await person.type("c: change", "c")
+            await person.type("Change >", C_D)
+            await person.type("c: change", "c")
             await person.type("Change >", "a" + ENTER)
             await person.type("1 of 2 > x", "y" + ENTER)
             await person.type("s: send", "S")

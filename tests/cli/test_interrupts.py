@@ -16,7 +16,10 @@ from mcp_tasks_client import SqliteJournal, TaskRecord
 from mcp_tasks_client.cli.exits import Exit
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import finished, record
+from tests.cli.test_drive import end, running
+from tests.cli.test_exits import world
 from tests.kit.command import Command
+from tests.kit.current_server import WORKING, Fault
 from tests.kit.terminal import COMMAND, in_terminal, run_command, surroundings
 from tests.real_server import RealServer
 
@@ -97,6 +100,38 @@ def test_a_task_is_cancelled_by_ctrl_c_only_where_the_line_says_so(
         name = terminal.text.rpartition("mcp-tasks wait ")[2].split()[0]
     assert real_server.witness(method="tasks/cancel", since=since)
     assert run_command(journal, "wait", name).code == Exit.CANCELLED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_cannot_be_told_of_ctrl_c_leaves_the_wish_in_the_journal(tmp_path: Path) -> None:
+    async with world(tmp_path, gets=[WORKING]) as here:
+        here.server.replies["tasks/cancel"] = Fault(-32000, "not now")
+        with running(here.journal, "call", here.url, "tool", "--cancel-on-interrupt") as process:
+            await here.server.wait_for("tasks/get", 1)
+            code, err = await end(process, signal.SIGINT)
+    assert (code, "The server was asked" in err) == (Exit.INTERRUPTED, False)
+    assert "The wish is in the journal, and goes with the next poll:" in err
+    assert "Let go. The task runs on." in err
+
+
+def test_a_wait_that_is_let_go_names_the_calls_that_have_not_ended(
+    real_server: RealServer, journal: Path
+) -> None:
+    def begin(seconds: int) -> str:
+        line = ("call", real_server.url, "slow", f"seconds={seconds}", "--detach", "--json")
+        return str(run_command(journal, *line).document["record"])
+
+    short, long = begin(1), begin(300)
+    with in_terminal(journal, "wait", short, long) as terminal:
+        terminal.wait_until(
+            lambda: run_command(journal, "show", short, "--json").document["state"] == "completed"
+        )
+        terminal.interrupt()
+        assert terminal.wait() == Exit.INTERRUPTED
+        terminal.see("Let go. The task runs on.", f"mcp-tasks wait {long[:8]}")
+        assert f"mcp-tasks wait {short[:8]}" not in terminal.text
+    run_command(journal, "cancel", long)
 
 
 def test_sigterm_lets_the_task_run_on_as_well(real_server: RealServer, journal: Path) -> None:

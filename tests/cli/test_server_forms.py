@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, Final
 
 import anyio
@@ -19,13 +20,23 @@ from mcp_tasks_client.cli.exits import Exit
 from mcp_tasks_client.cli.journal import Where
 from tests._forked import make_command
 from tests.cli.test_drive import end, find_record, running
-from tests.kit.current_server import DONE, WORKING, CurrentServer, at_loopback
-from tests.kit.terminal import Ran, run_command
+from tests.kit.command import until
+from tests.kit.current_server import DISCOVERED, DONE, WORKING, CurrentServer, at_loopback
+from tests.kit.piped_bridge import PipedBridge
+from tests.kit.terminal import COMMAND, Ran, run_command, surroundings
 from tests.legacy_servers import LegacyProgram
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 STRICT: Final = Path(__file__).parents[1] / "servers" / "strict_server.py"
+INTRODUCED: Final = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": {}}}), flush=True)
+"""
+"""A server that answers each request by its introduction."""
+
 SECRET: Final = "s3cr3t-of-ada"
 
 
@@ -59,6 +70,50 @@ async def test_the_same_line_with_a_key_has_the_outcome_of_the_first(journal: Pa
     assert first.document["record"] == second.document["record"]
     (seen,) = (await run(journal, "ls", "--all", "--json")).document
     assert seen["endpoint"].startswith("stdio:")
+
+
+async def test_a_command_is_another_server_in_another_folder(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ("call", "echo", "text=hi", "--key", "k", "--json", "--", *strict())
+    records = []
+    for folder in ("a", "b", "a"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        records.append((await run(journal, *line)).document["record"])
+    assert records[0] == records[2] != records[1]
+
+
+@pytest.mark.parametrize("named", ["command", "file"])
+async def test_a_bridge_introduces_the_server_of_its_own_folder(
+    named: str, journal: Path, tmp_path: Path
+) -> None:
+    line = ("--", sys.executable, "server.py") if named == "command" else ("mcp.json:tool",)
+
+    def is_introduced(folder: Path, name: str) -> bool:
+        return introduced(folder) == name
+
+    def introduced(folder: Path) -> str | None:
+        command = [*COMMAND, "bridge", *line]
+        process: Any = Popen(command, stdin=PIPE, stdout=PIPE, cwd=folder, env=surroundings(journal))
+        bridge = PipedBridge(process, "2025-11-25", {}, "host")
+        bridge.read_on()
+        try:
+            said: str | None = bridge.introduce().get("instructions")
+            bridge.ask("tools/list")  # the server is there, and its words are kept
+        finally:
+            bridge.end()
+        return said
+
+    entry = {"command": sys.executable, "args": ["server.py"]}
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "server.py").write_text(INTRODUCED.format({**DISCOVERED, "instructions": name}))
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"tool": entry}}))
+        first = await anyio.to_thread.run_sync(introduced, folder)
+        assert first in (name, None), "a host does not wait long for a server that is new"
+        await anyio.to_thread.run_sync(until, partial(is_introduced, folder, name))
 
 
 async def test_tools_of_a_command_are_listed_with_a_line_that_calls_them(journal: Path) -> None:

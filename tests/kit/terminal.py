@@ -26,7 +26,7 @@ from tests._forked import make_command
 
 from .current_server import LIMIT_S
 
-__all__ = ["Ran", "Terminal", "in_terminal", "run_command", "surroundings"]
+__all__ = ["COMMAND", "Ran", "Terminal", "in_terminal", "run_command", "surroundings"]
 
 COMMAND: Final = (sys.executable, "-m", "mcp_tasks_client")
 LINES: Final = 24
