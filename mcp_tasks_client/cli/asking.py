@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import mcp_tasks_client as tasks
 
-__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal", "refuse"]
+__all__ = ["Elicit", "Person", "Questions", "QuestionsOption", "callback_for", "is_terminal", "park"]
 
 Elicit: TypeAlias = Callable[[Any, Any], Awaitable["ElicitResult | None"]] | Literal["later"]
 """The callback that a client takes as ``elicitation=``."""
@@ -59,7 +59,7 @@ def callback_for(
         case Questions.LEAVE:
             return "later"
         case Questions.FAIL:
-            return refuse
+            return park
     raise AssertionError("one of the three")
 
 
@@ -68,7 +68,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def refuse(context: Any, params: Any) -> None:
+async def park(context: Any, params: Any) -> None:
     """Have the call park. Its question stays open, and the command fails with the line that answers it."""
     raise RuntimeError("nobody is asked here")
 

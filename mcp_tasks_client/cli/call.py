@@ -18,7 +18,7 @@ from mcp_tasks_client.progress import CallLine, show_progress, title_of
 from .arguments import read_arguments
 from .asking import QuestionsOption, callback_for
 from .exits import CommandError, Exit
-from .following import WISH_IN_JOURNAL, Follower, follow
+from .following import WISH_IN_JOURNAL, Receipts, follow
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import run
@@ -82,7 +82,7 @@ def call(
                 "--detach is for a server by its URL. The task of a command ends with the command.",
             )
         where = replace(journaled, access=access_words(target))
-        follower = Follower(where, output)
+        receipts = Receipts(where, output)
         arguments: dict[str, Any] | None = None
         handle: tasks.TaskHandle | None = None
         began, progress = time.time(), show_progress()
@@ -106,11 +106,11 @@ def call(
                             on_unknown="resend" if resend else "raise",
                             label=label,
                         )
-                        handle = await follower.begin(starting, has_key=key is not None)
+                        handle = await receipts.begin(starting, has_key=key is not None)
                         if output.shows_progress:
                             progress.add(handle)
                         if detach and not handle.done:
-                            _detach(handle, follower, output)
+                            _detach(handle, receipts, output)
                             return None
                         end = await follow(handle, where)
             except TimeoutError:
@@ -120,24 +120,24 @@ def call(
                         f"The server has not listed its tools within {timeout} s. The tool was not called.",
                     ) from None
                 if handle is None:
-                    raise follower.time_out_before_task(timeout, has_key=key is not None) from None
+                    raise receipts.time_out_before_task(timeout, has_key=key is not None) from None
                 if not target.outlives_us:
                     await _end_with_server(handle, output)
                     raise CommandError(Exit.TIMED_OUT, f"No outcome within {timeout} s.") from None
-                raise follower.time_out(_record_of(handle), timeout) from None
+                raise receipts.time_out(_record_of(handle), timeout) from None
             except asyncio.CancelledError:
                 if handle is None:
                     if arguments is not None:
-                        follower.let_go_before_task(has_key=key is not None)
+                        receipts.let_go_before_task(has_key=key is not None)
                 elif not handle.done and not target.outlives_us:
                     await asyncio.shield(asyncio.ensure_future(_end_with_server(handle, output)))
                 elif not handle.done:
-                    await _let_go(handle, follower, output, cancels=cancel_on_interrupt)
+                    await _let_go(handle, receipts, output, cancels=cancel_on_interrupt)
                 raise
             if isinstance(end, CommandError) and not target.outlives_us:
                 end.next = None  # a question, which no program could answer later
                 await _end_with_server(handle, output)
-            code = follower.write(handle.reference["record_id"], end)
+            code = receipts.write(handle.reference["record_id"], end)
             if handle.done:
                 await handle.acknowledge()
             return code
@@ -145,17 +145,17 @@ def call(
     run(main, output, journaled)
 
 
-def _detach(handle: tasks.TaskHandle, follower: Follower, output: Output) -> None:
+def _detach(handle: tasks.TaskHandle, receipts: Receipts, output: Output) -> None:
     """Write the ID of a call that goes on without the command."""
     record = _record_of(handle)
     if output.as_json:
         output.document({"record": record.record_id, "result": None})
     else:
         output.text(record.record_id)
-    follower.detach(record)
+    receipts.detach(record)
 
 
-async def _let_go(handle: tasks.TaskHandle, follower: Follower, output: Output, *, cancels: bool) -> None:
+async def _let_go(handle: tasks.TaskHandle, receipts: Receipts, output: Output, *, cancels: bool) -> None:
     if cancels:
         try:
             await asyncio.shield(asyncio.ensure_future(handle.cancel()))
@@ -164,9 +164,9 @@ async def _let_go(handle: tasks.TaskHandle, follower: Follower, output: Output, 
             with suppress(OSError):
                 output.note(f"{error} {WISH_IN_JOURNAL}" if in_journal else str(error))
         else:
-            follower.tell_cancelled(_record_of(handle))
+            receipts.tell_cancelled(_record_of(handle))
             return
-    follower.let_go([_record_of(handle)])
+    receipts.let_go([_record_of(handle)])
 
 
 def _record_of(handle: tasks.TaskHandle) -> tasks.TaskRecord:

@@ -15,7 +15,7 @@ from mcp_tasks_client.progress import show_progress
 
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
-from .following import WISH_IN_JOURNAL, Follower
+from .following import WISH_IN_JOURNAL, Receipts
 from .journal import (
     APPLICATION,
     JournalOption,
@@ -63,14 +63,14 @@ def cancel(
         async with AsyncExitStack() as opened:
             inbox = await opened.enter_async_context(where.inbox())
             record = await find_record(inbox, id)
-            follower = Follower(where, output)
+            receipts = Receipts(where, output)
             waiting = Waiting(inbox, where, opened, reach, "later")
             is_asked = not record.finished
             if is_asked:
                 await _check_reply(inbox, record, where)
                 await _ask(waiting, record, where)
             if not wait:
-                await _tell(inbox, record, follower, where, output, is_asked=is_asked)
+                await _tell(inbox, record, receipts, where, output, is_asked=is_asked)
                 return None
             output.note("The task is to be cancelled." if is_asked else "The call had ended before.")
             progress = show_progress()
@@ -80,9 +80,9 @@ def cancel(
                 async with progress:
                     await waiting.wait_for([record], only_first=False)
             except asyncio.CancelledError:
-                follower.let_go(one for one in waiting.seen.values() if not one.finished)
+                receipts.let_go(one for one in waiting.seen.values() if not one.finished)
                 raise
-            code = follower.write_all([record], waiting.ends)
+            code = receipts.write_all([record], waiting.ends)
             if record.application == APPLICATION:
                 await receive(inbox, record, waiting.ends[record.record_id])
             return code
@@ -134,7 +134,7 @@ async def _ask(waiting: Waiting, record: tasks.TaskRecord, where: Where) -> None
 async def _tell(
     inbox: tasks.Inbox,
     before: tasks.TaskRecord,
-    follower: Follower,
+    receipts: Receipts,
     where: Where,
     output: Output,
     *,
@@ -148,7 +148,7 @@ async def _tell(
         document: dict[str, Any] = {"record": record.record_id, "asked": is_asked, "state": seen.state}
         output.document({**document, "next": go_on})
     elif is_asked:
-        follower.tell_cancelled(record)
+        receipts.tell_cancelled(record)
     else:
         output.note(f"The call had ended before: {seen.state}. Its outcome:")
         output.next(go_on)

@@ -1,4 +1,4 @@
-"""A server that is a process of the command's own, over stdio. Its tasks end with it."""
+"""A server that ``mcp-tasks`` starts, and speaks to over stdio. Its tasks end with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Command:
     """The server's name in a line; empty for a command that was typed."""
 
     words: tuple[str, ...] = ()
-    """Options of that line."""
+    """Always empty: a command gets no credential."""
 
     @property
     def outlives_us(self) -> bool:
@@ -53,7 +53,6 @@ class Command:
         elicitation: Elicit,
         *,
         scope: tasks.Scope | None = None,
-        application: str = APPLICATION,
     ) -> AsyncIterator[tasks.TasksClient]:
         """A client for the server, which the first request starts. Args are those of :meth:`Server.client`.
 
@@ -64,7 +63,7 @@ class Command:
             where,
             endpoint=None if scope is None else scope.endpoint,
             principal=where.principal if scope is None else scope.principal,
-            application=application,
+            application=APPLICATION,
             elicitation=elicitation,
         )
         try:

@@ -16,7 +16,7 @@ from mcp_tasks_client.foreign_text import one_line
 
 from .exits import CommandError, Exit
 from .journal import JournalOption, KeysOption, Nowhere, SchemaOption, Where
-from .lines import Line, short_id
+from .lines import make_line, short_id
 from .output import Output
 from .running import run
 from .seen import SeenCall, look_at
@@ -239,7 +239,7 @@ async def _look_at_server(server: AnyServer, findings: list[_Finding]) -> dict[s
         line = error.next
         if isinstance(cause := error.__cause__, tasks.CredentialRefusedError):
             told |= {"reached": cause.http_status is not None, "credential": "refused"}
-            line = line or str(Line("doctor", *name_server(server), "--bearer-env", "VAR"))
+            line = line or make_line("doctor", *name_server(server), "--bearer-env", "VAR")
         findings.append(_Finding("server", str(error), line))
     except tasks.SessionError as error:
         told["reached"] = told["reached"] or error.http_status is not None or error.code is not None

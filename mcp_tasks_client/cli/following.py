@@ -11,14 +11,14 @@ import mcp_tasks_client as tasks
 from .exits import CommandError, Exit, as_command_error, reading_options
 from .journal import Where
 from .lines import short_id, short_question
-from .output import Output, as_sent
+from .output import Output, as_sent, read_result
 from .seen import message_of
 from .times import ahead, exact
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-__all__ = ["WISH_IN_JOURNAL", "End", "Follower", "follow", "name_question", "waits_for"]
+__all__ = ["WISH_IN_JOURNAL", "End", "Receipts", "follow", "name_question", "waits_for"]
 
 WISH_IN_JOURNAL: Final = "The wish is in the journal, and goes with the next poll:"
 """Said where the server could not be told to cancel. The line that polls follows."""
@@ -51,7 +51,7 @@ def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) ->
     )
 
 
-class Follower:
+class Receipts:
     """Writes the ends of calls, and how to go on with calls that have none.
 
     Args:
@@ -148,7 +148,7 @@ class Follower:
             if self._output.as_json:
                 self._output.document(_document_of_end(record_id, end))
             else:
-                self._output.result(end)
+                self._output.text(read_result(end))
         if failure is None:
             return Exit.RESULT
         self._output.fail(failure)

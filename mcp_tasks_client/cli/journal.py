@@ -16,7 +16,7 @@ import typer
 import mcp_tasks_client as tasks
 
 from .exits import CommandError, Exit
-from .lines import Line
+from .lines import make_line
 
 __all__ = [
     "APPLICATION",
@@ -119,15 +119,15 @@ class Where:
 
     def line(self, verb: str, *words: str) -> str:
         """A command line that looks at the same journal, and reaches the same server if the verb does."""
-        line = Line(verb, *words, *(self.access if verb in ("wait", "cancel") else ()))
+        options = list(self.access if verb in ("wait", "cancel") else ())
         for option, value, variable in (
             ("--journal", self.journal, "MCP_TASKS_JOURNAL"),
             ("--schema", self.schema, "MCP_TASKS_SCHEMA"),
             ("--keys", self.keys, "MCP_TASKS_KEYS"),
         ):
             if value is not None and os.environ.get(variable) != str(value):
-                line.add(option, _without_secrets(str(value)) if value is self.journal else str(value))
-        return str(line)
+                options += option, _without_secrets(str(value)) if value is self.journal else str(value)
+        return make_line(verb, *words, *options)
 
 
 def _is_missing(file: Path) -> bool:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["Line", "short_id", "short_question"]
+__all__ = ["make_line", "short_id", "short_question"]
 
 _SHORT_ID = 8
 """Characters of a ``record_id`` in lists and receipts."""
 
 
-class Line:
-    """A line of ``mcp-tasks``, to which options are added."""
-
-    def __init__(self, verb: str, *words: str) -> None:
-        self._words = ["mcp-tasks", verb, *words]
-
-    def add(self, *words: str) -> None:
-        """Add an option and its value."""
-        self._words += words
-
-    def __str__(self) -> str:
-        return shlex.join(self._words)
+def make_line(verb: str, *words: str) -> str:
+    """A line of ``mcp-tasks``."""
+    return shlex.join(["mcp-tasks", verb, *words])
 
 
 def short_id(record_id: str) -> str:

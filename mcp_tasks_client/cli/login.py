@@ -12,7 +12,7 @@ from mcp_tasks_client.foreign_text import one_line
 
 from .exits import CommandError, Exit
 from .journal import Where
-from .lines import Line
+from .lines import make_line
 from .oauth import log_in
 from .output import Output
 from .running import run
@@ -43,7 +43,7 @@ def login(
 
     async def main() -> None:
         target = read_login_server(server)
-        again = str(Line("login", target.name))
+        again = make_line("login", target.name)
 
         async def visit(page: str) -> None:
             output.note("Log in on this page:")

@@ -80,14 +80,6 @@ class Output:
         # A message of a server is bounded already, and its outcome counts as received once it is written.
         _write(sys.stdout, f"{many_lines(text, sys.maxsize)}\n")
 
-    def result(self, result: CallToolResult) -> None:
-        """Write the result of a tool for people.
-
-        Raises:
-            OSError: As above.
-        """
-        self.text(read_result(result))
-
     def draw(self, *parts: RenderableType) -> None:
         """Draw tables and the like, which hold foreign text as plain ``Text`` alone.
 

@@ -20,7 +20,7 @@ from .asking import Elicit
 from .command import Command
 from .exits import CommandError, Exit, as_command_error, reading_options
 from .journal import APPLICATION, Where
-from .lines import Line
+from .lines import make_line
 from .logins import LoginFile
 from .mcp_json import read_entry
 from .oauth import authorize
@@ -144,7 +144,7 @@ class Server:
         failure = as_command_error(error)
         has_logins = _HAS_LOGINS in error.challenge or self._find_login() is not None
         if has_logins and not self.has_credential and error.http_status != _FORBIDDEN:
-            failure.next = str(Line("login", self.name))
+            failure.next = make_line("login", self.name)
         return failure
 
     @asynccontextmanager
@@ -154,7 +154,6 @@ class Server:
         elicitation: Elicit,
         *,
         scope: tasks.Scope | None = None,
-        application: str = APPLICATION,
     ) -> AsyncIterator[tasks.TasksClient]:
         """A client for the server, over the journal. It has the user's login, if the line has no credential.
 
@@ -162,7 +161,6 @@ class Server:
             where: The journal, and on whose behalf.
             elicitation: Answers questions.
             scope: Of an existing call; ``None`` is that of a new one.
-            application: The application of the client's calls.
 
         Raises:
             CommandError: The URL, a header or the journal makes no sense; or the credential is refused.
@@ -171,7 +169,7 @@ class Server:
             where,
             endpoint=None if scope is None else scope.endpoint,
             principal=where.principal if scope is None else scope.principal,
-            application=application,
+            application=APPLICATION,
             elicitation=elicitation,
         )
         try:

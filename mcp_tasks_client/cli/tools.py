@@ -12,7 +12,7 @@ from mcp_tasks_client.foreign_text import many_lines, one_line
 
 from .exits import CommandError, Exit
 from .journal import Nowhere
-from .lines import Line
+from .lines import make_line
 from .listing import list_tools
 from .output import Output, as_sent
 from .running import run
@@ -71,10 +71,10 @@ def tools(
             raise CommandError(
                 Exit.USAGE,
                 f"The server has no tool {tool!r}.",
-                next=str(Line("tools", *name_server(target), *target.words)),
+                next=make_line("tools", *name_server(target), *target.words),
             )
         if json:
-            documents = [_document_of(one) for one in found]
+            documents = [as_sent(one) for one in found]
             output.document(documents if tool is None else documents[0])
         elif tool is not None:
             output.text("\n".join(_describe(found[0], target)))
@@ -84,10 +84,6 @@ def tools(
             output.note("The server has no tools.")
 
     run(main, output, where)
-
-
-def _document_of(tool: Tool) -> Any:
-    return as_sent(tool)
 
 
 # ── for people ────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +184,7 @@ def _typed(value: Any) -> str:
 def _example(tool: Tool, server: AnyServer) -> str:
     """A line that calls the tool, with its required arguments."""
     words = [_fill(one) for one in _fields(tool) if one.required]
-    line = Line("call", *name_server(server), tool.name, *words, *server.words)
+    line = make_line("call", *name_server(server), tool.name, *words, *server.words)
     command = "" if name_server(server) else " -- COMMAND"
     return one_line(f"{line}{command}", 2000)
 

@@ -15,10 +15,10 @@ import typer
 import mcp_tasks_client as tasks
 from mcp_tasks_client.progress import CallLine, line_of, show_progress
 
-from .asking import Elicit, QuestionsOption, callback_for, refuse
+from .asking import Elicit, QuestionsOption, callback_for, park
 from .completion import complete_record
 from .exits import CommandError, Exit, as_command_error
-from .following import End, Follower, follow, waits_for
+from .following import End, Receipts, follow, waits_for
 from .journal import (
     APPLICATION,
     JournalOption,
@@ -91,19 +91,19 @@ def wait(
             if output.shows_progress:
                 for one in records:
                     progress.add(partial(waiting.read_line, one.record_id))
-            follower = Follower(where, output, *(["--take"] if take else []))
+            receipts = Receipts(where, output, *(["--take"] if take else []))
             try:
                 async with progress:
                     with anyio.move_on_after(timeout):
                         await waiting.wait_for(records, only_first=any_)
             except asyncio.CancelledError:
-                follower.let_go(one for one in waiting.seen.values() if not one.finished)
+                receipts.let_go(one for one in waiting.seen.values() if not one.finished)
                 raise
             ends = waiting.ends
             if not (any_ and ends):
                 left = [one for key, one in waiting.seen.items() if key not in ends]
-                ends |= {one.record_id: follower.time_out(one, timeout) for one in left}
-            code = follower.write_all(records, ends)
+                ends |= {one.record_id: receipts.time_out(one, timeout) for one in left}
+            code = receipts.write_all(records, ends)
             for record in records:
                 if take or record.application == APPLICATION:
                     await receive(inbox, record, ends.get(record.record_id))
@@ -231,7 +231,7 @@ class Waiting:
             if question.record_id != record.record_id or question.question_id in self._told:
                 continue
             failure = waits_for(question, record.record_id, self._where)
-            if self._elicitation is refuse:
+            if self._elicitation is park:
                 raise failure
             self._told.add(question.question_id)
             self._tell(failure)

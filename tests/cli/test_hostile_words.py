@@ -17,10 +17,10 @@ from mcp_types import CallToolResult, ElicitRequestFormParams, TextContent
 
 from mcp_tasks_client import LastFailure, Origin, Question, Scope, TaskFailedError, TaskRecord
 from mcp_tasks_client.cli.exits import CommandError, Exit
-from mcp_tasks_client.cli.following import Follower
+from mcp_tasks_client.cli.following import Receipts
 from mcp_tasks_client.cli.journal import Where
 from mcp_tasks_client.cli.ls import align_calls, draw_calls
-from mcp_tasks_client.cli.output import Output, dump
+from mcp_tasks_client.cli.output import Output, dump, read_result
 from mcp_tasks_client.cli.seen import SeenCall
 from mcp_tasks_client.cli.show import tell
 from mcp_tasks_client.machine.states import Gathering, Observing
@@ -80,10 +80,10 @@ SHOWN: dict[str, Callable[[Output, str], object]] = {
     "show": lambda output, text: output.text(
         "\n".join(tell(hostile_call(text), hostile_result(text), WHERE))
     ),
-    "result": lambda output, text: output.result(hostile_result(text)),
+    "result": lambda output, text: output.text(read_result(hostile_result(text))),
     "error": lambda output, text: output.fail(CommandError(Exit.UNEXPECTED, text, record=text, next=text)),
-    "end": lambda output, text: Follower(WHERE, output).write("id", hostile_result(text)),
-    "failed": lambda output, text: Follower(WHERE, output).write("id", TaskFailedError(text, message=text)),
+    "end": lambda output, text: Receipts(WHERE, output).write("id", hostile_result(text)),
+    "failed": lambda output, text: Receipts(WHERE, output).write("id", TaskFailedError(text, message=text)),
     "call as JSON": lambda output, text: output.document(hostile_call(text).document()),
 }
 
