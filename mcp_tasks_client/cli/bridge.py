@@ -21,7 +21,7 @@ import typer
 
 import mcp_tasks_client as tasks
 
-from .exits import CommandError, Exit
+from .exits import CommandError, Exit, reading_options
 from .journal import JournalOption, KeysOption, PrincipalOption, SchemaOption, Where
 from .output import Output
 from .running import SIGTERM, run
@@ -141,14 +141,15 @@ def bridge(
             return client, inbox
 
         logging.getLogger("mcp_tasks_client").setLevel(logging.INFO)
-        options = Options(
-            application=application,
-            answer_within_s=answer_within,
-            questions=questions.value,
-            new_for=repeat_new or (),
-            memory=_memory(where),
-            line_for=partial(where.line, "answer"),
-        )
+        with reading_options():  # older versions of typer let NaN pass
+            options = Options(
+                application=application,
+                answer_within_s=answer_within,
+                questions=questions.value,
+                new_for=repeat_new or (),
+                memory=_memory(where),
+                line_for=partial(where.line, "answer"),
+            )
         # A command, and a server in a file, are named by words that mean another server in another folder.
         name = target.url if isinstance(target, Server) else f"{target.folder}\0{server}"
         if http is None:

@@ -383,11 +383,16 @@ async def test_a_line_that_makes_no_sense_sends_nothing(
     assert not here.server.counts["tools/call"]
 
 
-async def test_a_log_of_a_bridge_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"), [("--log-file", "/no/such/folder/log"), ("--answer-within", "nan")]
+)
+async def test_an_option_of_a_bridge_that_makes_no_sense_is_named(
+    option: str, value: str, tmp_path: Path
+) -> None:
     async with world(tmp_path) as here:
-        ran = await here.run("bridge", "URL", "--log-file", str(tmp_path / "missing" / "log"))
+        ran = await here.run("bridge", "URL", option, value)
     assert (ran.code, ran.out) == (Exit.USAGE, "")
-    assert "--log-file" in ran.err
+    assert option.strip("-").replace("-", "_") in ran.err.replace("-", "_")
 
 
 async def test_a_key_of_another_call_is_refused(tmp_path: Path) -> None:
