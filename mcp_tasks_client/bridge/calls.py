@@ -288,8 +288,11 @@ class Calls:
         if time.cancelled_caught:
             call.scope.cancel()
 
-    async def cancel(self, call: Call) -> None:
+    async def cancel(self, call: Call) -> bool:
         """Have the server cancel a call. One of which it makes no task in some seconds is given up.
+
+        Returns:
+            False if the call has ended, so that there is nothing to cancel.
 
         Raises:
             TasksClientError: The server could not be told.
@@ -297,10 +300,13 @@ class Calls:
         with anyio.move_on_after(_LINGER_S):
             while call.handle is None and call.end is None:
                 await call.wait_for_change()
-        if call.handle is not None:
-            await call.handle.cancel()
-        else:
+        if call.handle is None and call.end is None:
             call.scope.cancel()
+        elif call.handle is None or call.handle.done:
+            return False
+        else:
+            await call.handle.cancel()
+        return True
 
     def _hand_out(self, call: Call, request: HostRequest) -> None:
         """Count the end of a call as received once the reply has left. Until then the request still waits."""

@@ -92,10 +92,12 @@ class TaskTools:
                 else None
             )
             return await self._serving.wait(call, request, within_s=within_s)
-        await self._calls.cancel(call)
-        if call.handle is None and call.end is not None:
-            return text_result("There is nothing to cancel: the call has ended.")
-        return text_result("The server was asked to cancel the call. It may finish it all the same.")
+        if await self._calls.cancel(call):
+            return text_result("The server was asked to cancel the call. It may finish it all the same.")
+        told = "There is nothing to cancel: the call has ended."
+        if call.handle is not None:
+            told += f' Call {self._names.result_tool} with reference "{call.reference}" for its result.'
+        return text_result(told)
 
     async def _list(self) -> list[tuple[tasks.TaskRecord, list[str]]]:
         records = await self._calls.records(_MOST_LISTED)

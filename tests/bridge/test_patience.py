@@ -296,6 +296,35 @@ async def test_a_call_is_cancelled_by_its_reference(host: MemoryHost) -> None:
     assert len(wire.of("tasks/cancel")) == 1
 
 
+async def ended(host: MemoryHost, wire: Wire) -> dict[str, Any]:
+    """The reference of a call that has ended, and whose result was not received."""
+    wire.hold("tasks/get")
+    reference = {"reference": reference_in(text_of(await host.call("work")))}
+    wire.let_go("tasks/get")
+    while "ended, its result is waiting" not in text_of(await host.call("task_list")):
+        await anyio.sleep(0.01)
+    return reference
+
+
+async def cancel_ended(host: MemoryHost, reference: dict[str, Any]) -> None:
+    told = text_of(await host.call("task_cancel", reference))
+    assert told == (
+        "There is nothing to cancel: the call has ended. Call task_result with reference "
+        f'"{reference["reference"]}" for its result.'
+    )
+
+
+async def test_a_call_that_has_ended_is_not_cancelled(host: MemoryHost, wire: Wire) -> None:
+    journal, later = MemoryJournal(), MemoryHost()
+    async with bridged(wire, host, journal, answer_within_s=1.5):
+        reference = await ended(host, wire)
+        await cancel_ended(host, reference)
+    async with bridged(wire, later, journal, answer_within_s=LIMIT_S):
+        await cancel_ended(later, reference)
+        assert (await later.call("task_result", reference))["content"] == RICH["content"]
+    assert wire.of("tasks/cancel") == []
+
+
 ODD = [math.nan, -1, -math.inf, "soon", None, True, [1], {"s": 1}, math.inf, 1e300]
 
 
