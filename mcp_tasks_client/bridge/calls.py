@@ -38,6 +38,9 @@ _JOURNAL_S: Final = 300.0
 
 _RETRY_S: Final = 3.0
 
+_READ_S: Final = 5.0
+"""Seconds for which a request waits until the journal has given a call back, at most."""
+
 _MOST_KEPT: Final = 100
 """Ended calls that are kept for a later request, at most. The journal has more of those that made a task."""
 
@@ -145,6 +148,8 @@ class Calls:
     async def by_reference(self, reference: str) -> Call | None:
         """The call of a reference; ``None`` if there is none for this host.
 
+        Of a call that has ended, the end is there.
+
         Raises:
             JournalError: The journal could not be read.
         """
@@ -155,7 +160,14 @@ class Calls:
             record = await self._inbox.record(reference)
             if record is None or record.application != self._application:
                 return None
-            return self._in_hand.of_record(record) or self._attach(record)
+            call = self._in_hand.of_record(record)
+            if call is not None:
+                return call
+            call = self._attach(record)
+        with anyio.move_on_after(_READ_S):
+            while call.end is None and (call.handle is None or record.finished):
+                await call.wait_for_change()
+        return call
 
     async def take_up(self) -> None:
         """Go on with the unfinished calls of earlier processes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.bridge import calls, serving
 from mcp_tasks_client.testing import ScriptedServer, complete, work
+from tests.kit.probed_journal import ProbedJournal
 
 from .behind import RICH, URL, Wire, behind, scripted
 from .memory_host import LIMIT_S, VERSIONS, MemoryHost, Refused, reference_in, text_of
@@ -361,3 +363,15 @@ async def test_the_seconds_of_the_model_count_if_they_are_fewer(wire: Wire) -> N
         for wait_s in (0, 0.0, 0.05):
             result = await later.call("task_result", {"reference": reference, "wait_s": wait_s})
             assert "still running" in text_of(result)
+
+
+async def test_a_call_of_an_earlier_bridge_that_has_ended_is_not_waited_for(
+    host: MemoryHost, wire: Wire
+) -> None:
+    journal, later = ProbedJournal(), MemoryHost()
+    journal.before("by_task_id", partial(anyio.sleep, 0.02))  # the journal gives the call back late
+    async with bridged(wire, host, journal, answer_within_s=1.5):
+        reference = await ended(host, wire)
+    async with bridged(wire, later, journal, answer_within_s=LIMIT_S):
+        result = await later.call("task_result", {**reference, "wait_s": 0})
+        assert result["content"] == RICH["content"]
