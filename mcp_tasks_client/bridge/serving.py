@@ -33,7 +33,7 @@ _BEAT_S: Final = 3.0
 """Seconds between progress notifications."""
 
 _STEP: Final = 1e-6
-"""By which the progress of a server is raised each time that it is told again: it has to grow."""
+"""By which progress is raised each time that the server has told none that is larger: it has to grow."""
 
 
 class Serving:
@@ -117,7 +117,7 @@ class Serving:
                 group.cancel_scope.cancel()
 
     async def _beat(self, call: Call, request: HostRequest) -> None:
-        began, told, steps = anyio.current_time(), None, 0
+        told, progress = None, 0.0
         while True:
             with anyio.move_on_after(_BEAT_S):
                 while call.progress == told:
@@ -126,13 +126,10 @@ class Serving:
             message = call.status_message
             if call.for_persons:
                 message = "A person has to answer: " + self._line_for(next(iter(call.for_persons)))
-            shown = None if not message else one_line(message)
-            if call.progress is None:
-                await request.tell_progress(round(anyio.current_time() - began, 3), None, shown)
-                continue
-            steps = 0 if call.progress != told else steps + 1
             told = call.progress
-            await request.tell_progress(told[0] + steps * _STEP, told[1], shown)
+            said, total = told or (0.0, None)
+            progress = max(said, progress + _STEP)
+            await request.tell_progress(progress, total, None if not message else one_line(message))
 
 
 def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:

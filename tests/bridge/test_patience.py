@@ -113,6 +113,27 @@ async def test_progress_of_the_server_passes_and_goes_on_growing(host: MemoryHos
 
 
 @pytest.mark.usefixtures("quick_beat")
+async def test_progress_never_falls(host: MemoryHost, wire: Wire) -> None:
+    """Also if the server's own begins late, with less than a second, and begins anew."""
+    told: list[Callable[..., None]] = []
+    wire.hold("plain")
+    async with bridged(wire, host, told=told):
+        sent = await host.begin("plain", token="t")
+        await host.until(lambda: len(host.progress("t")) > 2)
+        token = token_of(wire, "plain")
+        for progress, total in ((0.01, 1), (0.005, 1), (0.02, 3)):
+            told[0]("notifications/progress", {"progressToken": token, "progress": progress, "total": total})
+            known = len(host.progress("t"))
+            await host.until(lambda known=known: len(host.progress("t")) > known + 2)
+        wire.let_go("plain")
+        await sent.reply()
+    progress = host.progress("t")
+    assert grows(progress)
+    assert not any("total" in one for one in progress[:2]), "the server has said nothing by then"
+    assert [one["progress"] for one in progress if one["progress"] in (0.01, 0.02)] == [0.01, 0.02]
+
+
+@pytest.mark.usefixtures("quick_beat")
 async def test_the_status_message_is_told_as_one_harmless_line(host: MemoryHost) -> None:
     server = ScriptedServer(endpoint=URL)
     server.tool("work", [work(math.inf, "half\nway\x1b[31m \x07of 9")], poll_interval_ms=1)
