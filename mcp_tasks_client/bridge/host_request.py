@@ -70,6 +70,8 @@ class Host:
         match prompt.request.params:
             case ElicitRequestURLParams():
                 return "url" in declared
+            case ElicitRequestFormParams() if "url" in declared and "form" not in declared:
+                return False  # a host that names no mode has forms alone
             case ElicitRequestFormParams(requested_schema=schema) if not self.is_current:
                 return _is_expressible(schema, self.protocol_version)
             case _:

@@ -114,6 +114,17 @@ async def test_a_url_is_put_to_a_host_that_visits_urls(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+async def test_a_host_that_names_no_mode_is_asked_for_forms_alone(version: str) -> None:
+    for question in (form("Who?", name="string"), URL_QUESTION):
+        host, wire = MemoryHost(version, capabilities={"elicitation": {}}), asking(question)
+        host.answers["elicitation/create"] = accepting(name="Ada")
+        async with bridged(wire, host, answer_within_s=LIMIT_S):
+            told = text_of(await host.call("asks"))
+        assert ("mcp-tasks answer" in told) == (question is URL_QUESTION)
+        assert len(host.asked) == (question is not URL_QUESTION)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_a_host_with_a_model_is_asked_for_a_message(version: str) -> None:
     host, wire = MemoryHost(version), asking(SAMPLING)
     host.answers["sampling/createMessage"] = lambda params: SAMPLED
@@ -230,12 +241,15 @@ async def test_a_question_is_left_to_others_by_a_host_that_answers_with_an_error
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("reason", ["no capability", "inbox", "no url"])
+@pytest.mark.parametrize("reason", ["no capability", "inbox", "no url", "no form"])
 async def test_a_host_that_cannot_be_asked_is_told_who_can(
     version: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    form_only: JSONObject = {"elicitation": {"form": {}}}
-    host = MemoryHost(version, capabilities={} if reason == "no capability" else form_only)
+    capabilities: dict[str, JSONObject] = {
+        "no capability": {},
+        "no form": {"elicitation": {"url": {}}},
+    }
+    host = MemoryHost(version, capabilities=capabilities.get(reason, {"elicitation": {"form": {}}}))
     question = URL_QUESTION if reason == "no url" else form("Who?", name="string")
     wire, journal = asking(question), MemoryJournal()
     options = {"questions": "inbox"} if reason == "inbox" else {}
