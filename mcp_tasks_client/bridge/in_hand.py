@@ -40,7 +40,7 @@ class Call:
         told: The IDs of those of which the model was told.
         answers: Answers that the host has brought by a repeated request, by the ID of the question.
         progress: The latest progress that the server has told, and its total.
-        message: The latest message of the server about the progress.
+        message: The server's message with that progress, and the status message of the task as it was then.
         scope: Around the work. Cancelled to give the call up.
     """
 
@@ -62,16 +62,23 @@ class Call:
         self.told: set[str] = set()
         self.answers: dict[str, dict[str, Any]] = {}
         self.progress: tuple[float, float | None] | None = None
-        self.message: str | None = None
+        self.message: tuple[str, str | None] | None = None
         self.scope = anyio.CancelScope()
         self._changed = anyio.Event()
 
     @property
     def status_message(self) -> str | None:
         """The latest words of the server about the work, without the task's ID."""
-        task = None if self.handle is None else self.handle.task
-        said = self.message or (None if task is None else task.status_message)
+        status = self._task_says
+        said, before = self.message or (None, None)
+        if not said or status != before:
+            said = status
         return None if said is None else redact(said, self.task_id)
+
+    @property
+    def _task_says(self) -> str | None:
+        task = None if self.handle is None else self.handle.task
+        return None if task is None else task.status_message
 
     @property
     def task_id(self) -> str | None:
@@ -108,6 +115,12 @@ class Call:
         """Wake all that wait for a change."""
         self._changed.set()
         self._changed = anyio.Event()
+
+    def take_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Take what the server tells of the progress."""
+        self.progress = progress, total
+        self.message = None if message is None else (message, self._task_says)
+        self.note_change()
 
     def take_answers(self, answers: Mapping[str, Any]) -> None:
         """Take the answers that a host has repeated its request with."""

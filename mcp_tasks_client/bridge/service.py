@@ -151,9 +151,7 @@ class Service:
             progress, total = _number(params.get("progress")), _number(params.get("total"))
             message = params.get("message")
             if call is not None and progress is not None:
-                call.progress = progress, total
-                call.message = message if isinstance(message, str) else None
-                call.note_change()
+                call.take_progress(progress, total, message if isinstance(message, str) else None)
             return
         if method == _LIST_CHANGED and opened is not None:
             opened.names.choose_anew()

@@ -146,6 +146,32 @@ async def test_the_status_message_is_told_as_one_harmless_line(host: MemoryHost)
 
 
 @pytest.mark.usefixtures("quick_beat")
+async def test_the_words_that_came_last_are_told(host: MemoryHost) -> None:
+    """Of those with the server's progress, and those in the status of the task."""
+    server, told = ScriptedServer(endpoint=URL), list[Callable[..., None]]()
+    server.tool("work", [work(0.01, "one"), work(math.inf, "three")], poll_interval_ms=1)
+    wire = Wire(httpx.ASGITransport(server.app))
+
+    async def until_told(words: str) -> None:
+        await host.until(lambda: host.progress("t") and host.progress("t")[-1].get("message") == words)
+
+    wire.hold("tasks/get")
+    async with bridged(wire, host, told=told, answer_within_s=LIMIT_S):
+        sent = await host.begin("work", token="t")
+        await until_told("one")
+        said = {"progressToken": token_of(wire, "work"), "progress": 1}
+        told[0]("notifications/progress", {**said, "message": "two"})
+        await until_told("two")
+        wire.let_go("tasks/get")
+        await until_told("three")
+        told[0]("notifications/progress", {**said, "progress": 2, "message": "four"})
+        await until_told("four")
+        told[0]("notifications/progress", {**said, "progress": 3})
+        await until_told("three")
+        await host.give_up(sent)
+
+
+@pytest.mark.usefixtures("quick_beat")
 async def test_progress_goes_on_while_a_person_thinks(host: MemoryHost, wire: Wire) -> None:
     host.answers["elicitation/create"] = lambda params: None
     async with bridged(wire, host):
