@@ -6,7 +6,7 @@ else passes to the server behind, and its result passes back as it came.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -167,10 +167,10 @@ class Front:
     async def _introduce(self, service: Service) -> None:
         ask = partial(service.ask, "server/discover", {})
         await self._introduction.learn(ask)
-        self._group.start_soon(self._refresh, service)
+        self._group.start_soon(self._refresh, ask)
 
-    async def _refresh(self, service: Service) -> None:
-        if await self._introduction.refresh(partial(service.ask, "server/discover", {})):
+    async def _refresh(self, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        if await self._introduction.refresh(ask):
             for one in self._services.values():
                 for kind in ("tools", "prompts", "resources"):
                     one.tell(f"notifications/{kind}/list_changed", {})

@@ -164,12 +164,12 @@ class HostRequest:
         """True if the reply to this request can ask the host a question."""
         return self.host.is_current and self.host.can_be_asked(prompt)
 
-    async def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a progress notification, if the host wants any."""
-        if self.progress_token is None:
-            return
+    async def tell_progress(
+        self, token: str | int, progress: float, total: float | None, message: str | None
+    ) -> None:
+        """Send a progress notification under the progress token of the host."""
         params = ProgressNotificationParams(
-            progress_token=self.progress_token, progress=progress, total=total, message=message
+            progress_token=token, progress=progress, total=total, message=message
         )
         await self._context.session.send_notification(
             ProgressNotification(params=params), related_request_id=self._context.request_id

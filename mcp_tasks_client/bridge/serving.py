@@ -106,17 +106,18 @@ class Serving:
     @asynccontextmanager
     async def _beating(self, call: Call, request: HostRequest) -> AsyncIterator[None]:
         """Have the host told every few seconds that the work goes on."""
-        if request.progress_token is None:
+        token = request.progress_token
+        if token is None:
             yield
             return
         async with anyio.create_task_group() as group:
-            group.start_soon(self._beat, call, request)
+            group.start_soon(self._beat, call, request, token)
             try:
                 yield
             finally:
                 group.cancel_scope.cancel()
 
-    async def _beat(self, call: Call, request: HostRequest) -> None:
+    async def _beat(self, call: Call, request: HostRequest, token: str | int) -> None:
         told, progress = None, 0.0
         while True:
             with anyio.move_on_after(_BEAT_S):
@@ -129,7 +130,7 @@ class Serving:
             told = call.progress
             said, total = told or (0.0, None)
             progress = max(said, progress + _STEP)
-            await request.tell_progress(progress, total, None if not message else one_line(message))
+            await request.tell_progress(token, progress, total, None if not message else one_line(message))
 
 
 def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
