@@ -97,7 +97,15 @@ async def bridge(
 async def serve_streams(
     connect: Connect, endpoint: str, read_stream: Any, write_stream: Any, options: Options
 ) -> None:
-    """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`."""
+    """Serve one connection of a host, over a client that ``connect`` makes. Otherwise as :func:`bridge`.
+
+    Args:
+        connect: Makes the client for one host.
+        endpoint: Names the file of the server's introduction: any text that each bridge to the server gives.
+        read_stream: As of :func:`bridge`.
+        write_stream: Likewise.
+        options: Of the bridge.
+    """
     sent = _Sent(write_stream)
     async with open_front(connect, endpoint, options, sent.reply_to) as front:
         prepend_middleware(front.server, sent.until_taken_back)

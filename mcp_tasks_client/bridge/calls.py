@@ -197,7 +197,7 @@ class Calls:
         return [
             one
             for one in self._in_hand
-            if one.is_promised and not one.is_delivered and not one.has_record and one.key is None
+            if one.is_promised and not one.is_delivered and not one.has_task and one.key is None
         ]
 
     def _attach(self, record: tasks.TaskRecord) -> Call:

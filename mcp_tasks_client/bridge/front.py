@@ -63,7 +63,7 @@ async def open_front(
 
     Args:
         connect: Makes the client for one host.
-        endpoint: The server's name in the journal.
+        endpoint: Names the file of the server's introduction.
         options: Of the bridge.
         reply_to: The reply to a request that is being served.
     """

@@ -61,7 +61,7 @@ async def open_app(
 
     Args:
         connect: Makes the client for one host.
-        endpoint: The server's name in the journal.
+        endpoint: Names the file of the server's introduction: any text that each bridge to the server gives.
         options: Of the bridge.
         token: A request is served if it has the header ``Authorization: Bearer TOKEN``. Visible ASCII.
     """

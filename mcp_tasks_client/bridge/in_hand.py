@@ -31,7 +31,7 @@ class Call:
         call_id: The ID that the host itself gave to the call; ``None`` if it gave none.
         handle: Of the call; ``None`` until the server has answered with a task or a result.
         end: Its result as it came, or the error in which it ended or parked; ``None`` while it goes on.
-        requests: Of the host, which wait for it.
+        requests: Of the host, which wait for it, and those whose reply, with the end, has not left yet.
         is_promised: Whether the host was told that the work goes on. Such a call is not cancelled if the host
             gives up. True of each call that an earlier process has begun.
         is_delivered: Whether the end has left for the host.
@@ -86,8 +86,8 @@ class Call:
         return None if self.handle is None else self.handle.task_id
 
     @property
-    def has_record(self) -> bool:
-        """True if the journal has the call, so that later processes find it."""
+    def has_task(self) -> bool:
+        """True if the server has made a task of the call."""
         return self.task_id is not None
 
     @property

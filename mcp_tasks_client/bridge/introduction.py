@@ -47,7 +47,7 @@ class Introduction:
 
     Args:
         folder: Where it is kept; ``None`` keeps it in memory.
-        endpoint: The server's name: a URL, or the name in the journal.
+        endpoint: Names the file: a URL, a command, or the server's name in the journal.
     """
 
     def __init__(self, folder: Path | None, endpoint: str) -> None:

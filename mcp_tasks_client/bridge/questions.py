@@ -104,7 +104,7 @@ class Asker:
                     continue
         if question is None:
             return None  # no other process can answer it
-        if call.key is None and not call.has_record:
+        if call.key is None and not call.has_task:
             raise _NobodyCanAnswerError(
                 "the server asks before it makes a task, and the host cannot be asked"
             )

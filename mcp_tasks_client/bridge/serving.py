@@ -99,7 +99,7 @@ class Serving:
                 self._names.result_tool,
                 call.status_message,
                 [self._line_for(one) for one in call.for_persons],
-                is_known=call.has_record,
+                is_known=call.has_task,
             )
         )
 

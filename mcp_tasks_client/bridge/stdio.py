@@ -43,7 +43,8 @@ _LONGEST_LINE: Final = 32 * 1024 * 1024
 """Bytes of one message, at most."""
 
 _MOST_AT_ONCE: Final = 1_000
-"""Requests that are served at the same time, at most."""
+"""Requests that are served at the same time, at most. While as many messages wait for the host to read,
+notifications are dropped."""
 
 _MOST_UNREAD: Final = 20_000
 """Messages that wait for the host to read, at most. A host that reads late has all its refusals."""
