@@ -422,3 +422,16 @@ async def test_a_call_of_an_earlier_bridge_that_has_ended_is_not_waited_for(
     async with bridged(wire, later, journal, answer_within_s=LIMIT_S):
         result = await later.call("task_result", {**reference, "wait_s": 0})
         assert result["content"] == RICH["content"]
+
+
+async def test_a_journal_that_does_not_give_a_call_back_holds_no_request_up(
+    host: MemoryHost, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_READ_S", 0.05)
+    journal, later = ProbedJournal(), MemoryHost()
+    async with bridged(wire, host, journal, answer_within_s=1.5):
+        reference = await ended(host, wire)
+    journal.before("by_task_id", anyio.sleep_forever)
+    async with bridged(wire, later, journal, answer_within_s=LIMIT_S):
+        told = text_of(await later.call("task_result", {**reference, "wait_s": 0}))
+        assert "still running" in told
