@@ -38,14 +38,19 @@ async def follow(handle: tasks.TaskHandle, where: Where) -> End:
 def name_question(error: tasks.InputUnansweredError, where: Where) -> CommandError:
     """The error that names the line which answers an open question."""
     failure = as_command_error(error)
-    return waits_for(error.questions[0], failure.record, where) if error.questions else failure
+    if not error.questions:
+        return failure
+    task_id = None if error.handle is None else error.handle.reference["task_id"]
+    return waits_for(error.questions[0], failure.record, task_id, where)
 
 
-def waits_for(asked: tasks.OpenQuestion, record_id: str | None, where: Where) -> CommandError:
-    """The error of a call whose question is open."""
+def waits_for(
+    asked: tasks.OpenQuestion, record_id: str | None, task_id: str | None, where: Where
+) -> CommandError:
+    """The error of a call whose question is open. The task's ID, which the server may quote, is shortened."""
     return CommandError(
         Exit.QUESTION_WAITS,
-        f"The call waits for an answer. The server asks: {message_of(asked)}",
+        f"The call waits for an answer. The server asks: {message_of(asked, task_id)}",
         record=record_id,
         next=where.line("answer", short_question(asked.question_id)),
     )

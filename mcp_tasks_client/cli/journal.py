@@ -62,8 +62,8 @@ ApplicationOption = Annotated[
     typer.Option(metavar="NAME", help="Show only calls of programs that give this name, or none."),
 ]
 
-_IN_DATABASE: Final = re.compile(r"postgres(ql)?://|\w+ *=")
-"""Begins the address of a database."""
+_IN_DATABASE: Final = re.compile(r"\s*(\w[\w+.-]*://|\w+\s*=)")
+"""Begins the address of a database: also of one that libpq does not know, which may have a password too."""
 
 _SECRET: Final = re.compile("password|secret|scram")
 """In the names of the parameters that are secrets."""

@@ -145,10 +145,10 @@ def document_of_question(question: tasks.Question) -> dict[str, Any]:
     }
 
 
-def message_of(question: tasks.OpenQuestion) -> str:
-    """The words of a question, in one line."""
+def message_of(question: tasks.OpenQuestion, task_id: str | None = None) -> str:
+    """The words of a question, in one line. The task's ID is shortened, if it is given."""
     message = getattr(question.params, "message", None)
-    return one_line(message) if message else one_line(question.method, 60)
+    return one_line(message, task_id=task_id) if message else one_line(question.method, 60)
 
 
 async def look_at(

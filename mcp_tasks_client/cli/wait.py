@@ -230,7 +230,7 @@ class Waiting:
         for question in await self._inbox.questions():
             if question.record_id != record.record_id or question.question_id in self._told:
                 continue
-            failure = waits_for(question, record.record_id, self._where)
+            failure = waits_for(question, record.record_id, record.task_id, self._where)
             if self._elicitation is park:
                 raise failure
             self._told.add(question.question_id)

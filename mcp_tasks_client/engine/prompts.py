@@ -15,6 +15,7 @@ from typing import Self
 
 import anyio
 
+from ..aio.host_code import was_cancelled_from_inside
 from ..aio.uncut import is_being_cancelled
 from ..errors import DrivenElsewhereError
 from ..machine.actions import Ask
@@ -28,7 +29,7 @@ from .instructions import Instructions
 from .live_call import LiveCall
 from .owning import Owning
 from .performer import Performer
-from .requests import Requests
+from .requests import Requests, cut_from_inside
 
 __all__ = ["Prompts"]
 
@@ -105,15 +106,22 @@ class Prompts:
                     await work(*args)
                 except DrivenElsewhereError:
                     self._call.ring()  # the driver looks on
+                except anyio.get_cancelled_exc_class():
+                    if not was_cancelled_from_inside():
+                        raise
+                    self._park(cut_from_inside())  # it would end the task group, and nobody would hear of it
                 except Exception as error:
-                    if self._drive.error is None:  # else the call is parked, or is driven anew
-                        self._call.park(error)
+                    self._park(error)
                 finally:
                     self._open.scopes.discard(scope)
                     self._running -= 1
 
         self._running += 1
         self._tasks.start_soon(run)
+
+    def _park(self, error: Exception) -> None:
+        if self._drive.error is None:  # else the call is parked, or is driven anew
+            self._call.park(error)
 
     async def _put_in_turn(self) -> None:
         try:

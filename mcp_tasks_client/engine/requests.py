@@ -53,7 +53,7 @@ from .live_call import LiveCall
 from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
 from .owning import Owning
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "cut_from_inside"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -335,6 +335,11 @@ class Requests:
         """The call is taken up again, by us or after another owner."""
         now, jitter = self._clock.time(), self._jitter()
         return ev.Resumed(now=now, jitter=jitter, due_is_exact=call.due_is_exact)
+
+
+def cut_from_inside() -> SessionError:
+    """The error of a request that the host's own code has cancelled, and not we."""
+    return SessionError("A request was cancelled from inside of the session. Resume the task.")
 
 
 def _refusal(error: SessionError) -> Exception:

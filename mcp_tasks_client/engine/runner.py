@@ -33,7 +33,6 @@ from ..errors import (
     DrivenElsewhereError,
     InputUnansweredError,
     JournalError,
-    SessionError,
     TasksClientError,
 )
 from ..journal.row import driven_elsewhere
@@ -49,7 +48,7 @@ from .observer import DRIVE, ObservedSteps
 from .performer import Performer, without_sends
 from .prompts import Prompts
 from .push import Push
-from .requests import Requests
+from .requests import Requests, cut_from_inside
 from .tool_call import ToolCallAttempt, lost_reply, missing_arguments
 
 __all__ = ["Runner"]
@@ -190,9 +189,7 @@ class Runner:
         except anyio.get_cancelled_exc_class():
             if not was_cancelled_from_inside():
                 raise
-            # A session may be cancelled by its own host's code. The callers that wait must hear of it.
-            why = "A request was cancelled from inside of the session. Resume the task."
-            _park(call, drive, SessionError(why))
+            _park(call, drive, cut_from_inside())  # the callers that wait must hear of it
         finally:
             await self._release(call)
             self._instructions.leave(call)

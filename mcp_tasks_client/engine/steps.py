@@ -26,7 +26,14 @@ from ..machine.replacing import replace
 from ..machine.states import Calling, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..questions.question import CANCEL, answer_instruction, as_heeded, asked_under, leave_answer
+from ..questions.question import (
+    CANCEL,
+    answer_instruction,
+    as_heeded,
+    asked_under,
+    is_cancelled_before,
+    leave_answer,
+)
 from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit
@@ -113,14 +120,14 @@ class Steps:
             # A step that had to wait for other steps is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
             record, saves = call.record, any(isinstance(action, act.Save) for action in actions)
-            point = observer.commit_of(type(event))
             heeded: Instruction | None = None
             try:
                 if saves and call.journaled and isinstance(event, ev.AnswerReady):
-                    event, heeded = await self._find_first_answer(call, event)
+                    event, heeded = await self._find_first(call, event)
                     state, actions = self._advance(call, event)
                 elif saves and isinstance(event, ev.CancelRequested):
                     heeded = Instruction(CANCEL, "", event.now)
+                point = observer.commit_of(type(event))
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -159,16 +166,19 @@ class Steps:
             await self._observed(call, point, self._journal.remove, call.record)
             call.journaled = False
 
-    async def _find_first_answer(
+    async def _find_first(
         self, call: LiveCall, event: ev.AnswerReady
-    ) -> tuple[ev.AnswerReady, Instruction]:
-        """The answer that counts, and its instruction: this one, unless one was left before."""
+    ) -> tuple[ev.AnswerReady | ev.CancelRequested, Instruction]:
+        """The step that counts, and its instruction: this answer, or the instruction that came first."""
         asked = asked_under(call.record, event.key)
         assert asked is not None, "an answer to nothing is no step"
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
         if event.by_instruction:
             return event, as_heeded(left)
         standing = await self.instruct(call, left) or left
+        if await is_cancelled_before(self._journal, call.record.record_id, left.name):
+            cancelled = ev.CancelRequested(now=event.now, by_instruction=True)
+            return cancelled, Instruction(CANCEL, "", event.now)
         if not (standing.heeded or standing.body == left.body):  # heeded by another client, the commit fails
             event = replace(event, answer=json.loads(standing.body))
         return event, as_heeded(standing)

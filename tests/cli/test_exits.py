@@ -238,6 +238,18 @@ async def test_an_address_that_cannot_be_read_keeps_no_other_call_from_its_end(
         assert "Traceback" not in ran.err + alone.err
 
 
+async def test_an_error_that_quotes_a_question_shortens_the_task_s_id_in_it(tmp_path: Path) -> None:
+    params = {**QUESTION["params"], "message": f"May {TASK_ID} go on?"}
+    async with world(tmp_path, gets=[asking(one={**QUESTION, "params": params})]) as here:
+        called = await here.run("call", "URL", "tool", "--questions", "fail")
+        record_id = (await here.run("ls", "--json")).document[0]["record"]
+        waited = await here.run("wait", record_id, "--questions", "fail", "--json")
+    for ran in (called, waited):
+        assert ran.code == Exit.QUESTION_WAITS
+        assert f"May {TASK_ID[:7]}" in ran.err
+        assert TASK_ID not in ran.err
+
+
 async def test_only_an_outcome_that_was_written_is_received(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         await here.leave(application="agent")

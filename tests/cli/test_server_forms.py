@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client import SqliteJournal, TasksClient
-from mcp_tasks_client.cli.exits import Exit
+from mcp_tasks_client.cli.exits import CommandError, Exit
 from mcp_tasks_client.cli.journal import Where
 from tests._forked import make_command
 from tests.cli.test_drive import end, find_record, running
@@ -442,6 +442,10 @@ async def test_a_value_that_no_header_may_have_is_refused_and_not_quoted(value: 
         ("host=h password=p\\ w dbname=d", "host=h password=… dbname=d"),
         ("host=h sslpassword=pw dbname=d", "host=h sslpassword=… dbname=d"),
         ("host=h nonsense=pw dbname=d", "…"),
+        ("postgresql+psycopg://ada:pw@host/db", "…"),
+        ("POSTGRESQL://ada:pw@host/db", "…"),
+        ("mysql://ada:pw@host/db", "…"),
+        (" host=h password=pw", "host=h password=…"),
         ("host=h", "host=h"),
         ("/tmp/a:b@c.sqlite3", "/tmp/a:b@c.sqlite3"),
     ],
@@ -453,3 +457,8 @@ def test_a_line_names_a_database_without_its_password(
     *line, named = shlex.split(Where(address).line("ls"))
     assert line == ["mcp-tasks", "ls", "--journal"]
     assert sorted(named.split()) == sorted(shown.split()), "the order is that of libpq"
+    if shown == "…":
+        with pytest.raises(CommandError) as refused:
+            Where(address).name_journal()
+        assert refused.value.exit is Exit.USAGE
+        assert "pw" not in str(refused.value)

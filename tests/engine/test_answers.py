@@ -614,6 +614,24 @@ async def test_whose_answer_comes_after_a_cancel_is_told_that_it_is_not_sent(
     assert not server.witness.log("tasks/update")
 
 
+@pytest.mark.parametrize("tool", ["sign", "ask_first"])
+async def test_the_answer_of_a_callback_that_comes_after_a_cancel_is_not_sent(
+    server: ScriptedServer, make_journal: Callable[[], Journal], tool: str
+) -> None:
+    async def cancel_first(context: Any, params: Any) -> ElicitResult:
+        (record,) = await inbox.records()
+        await inbox.cancel(record)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with (
+        clients(server, make_journal, {"elicitation": cancel_first}) as (client,),
+        Inbox(make_journal()) as inbox,
+    ):
+        await call_and_lose(client, tool)
+    assert not server.witness.log("tasks/update")
+    assert len(server.witness.log("tools/call")) == 1
+
+
 async def call_and_lose(client: TasksClient, tool: str) -> None:
     with pytest.raises(TaskCancelledError):
         await client.call_tool(tool, idempotency_key=KEY)

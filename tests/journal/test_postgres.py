@@ -160,8 +160,24 @@ async def test_no_password_is_told_to_anybody(postgres: str) -> None:
     with pytest.raises(JournalError, match="cannot be reached") as raised:
         await journal.open()
     assert "s3cret" not in str(raised.value)
-    with pytest.raises(ValueError, match="dsn cannot be read") as refused:
-        PostgresJournal(f"{given} nonsense")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "host=/nowhere password=s3cret nonsense",
+        "host=/nowhere s3cret",
+        "postgresql+psycopg://me:s3cret@db.example/tasks",
+        "POSTGRESQL://me:s3cret@db.example/tasks",
+        "postgresql://me:s3cret/x@db.example/tasks",
+        "postgresql://me:s3cret%zz@db.example/tasks",
+        "postgresql://me:s3cret x@db.example/tasks",
+        "postgresql://me:s3cret@[::1/tasks",
+    ],
+)
+async def test_an_address_that_makes_no_sense_is_not_quoted(wrong: str) -> None:
+    with pytest.raises(ValueError, match="dsn cannot be read: give host=") as refused:
+        PostgresJournal(wrong)
     assert "s3cret" not in str(refused.value)
 
 

@@ -108,6 +108,9 @@ _UNLESS_GIVEN: Final = {
     "target_session_attrs": "read-write",
 }
 
+_PORTS: Final = re.compile(r"[\d,]*")
+"""One for each host, in an address."""
+
 _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
 _MAKING_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mcp_tasks_client:' || %s, 0))"
@@ -399,14 +402,19 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
     """The parts of an address that tell one database from others: nothing secret.
 
     Raises:
-        ValueError: libpq cannot read it.
+        ValueError: It makes no sense. The words do not quote it, since any part may be that of a password.
     """
     try:
-        return frozenset(
-            (name, value) for name, value in conninfo_to_dict(dsn).items() if name not in _SECRET
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        given = {"port": "none"}
+    # After a slash that is not encoded, libpq takes the password for the port.
+    if not _PORTS.fullmatch(str(given.get("port", ""))):
+        raise ValueError(
+            "dsn cannot be read: give host=… dbname=…, or postgresql://user@host/database, where special "
+            "characters in the name and the password of the user are percent-encoded (%2F is a slash)"
         )
-    except psycopg.ProgrammingError as error:
-        raise ValueError(f"dsn cannot be read ({_words(error)})") from None  # it may hold a password
+    return frozenset((name, value) for name, value in given.items() if name not in _SECRET)
 
 
 def is_lost(connection: Connection, error: Exception) -> bool:
