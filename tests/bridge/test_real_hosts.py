@@ -31,8 +31,8 @@ from .servers import SERVERS, Opened, Server
 from .turns import Turn, follow, references
 
 ROOT: Final = Path(__file__).parents[2]
+ENV: Final = shutil.which("env") or "env"
 BRIDGE: Final = (
-    shutil.which("env") or "env",
     f"PYTHONPATH={ROOT}",  # which the environment that hosts give to their servers does not have
     *(sys.executable, "-m", "mcp_tasks_client", "bridge"),
 )
@@ -71,7 +71,16 @@ class Cell:
         self, *turns: Turn, options: tuple[str, ...] = (), **setting: Any
     ) -> AbstractContextManager[Talk]:
         """Start the host. Its bridge is on the journal of the cell."""
-        bridge = [*BRIDGE, "--journal", str(self.journal), *options, *self.opened.words]
+        # In one folder for all talks: in another one the same words are another server.
+        bridge = [
+            ENV,
+            f"--chdir={self.folder}",
+            *BRIDGE,
+            "--journal",
+            str(self.journal),
+            *options,
+            *self.opened.words,
+        ]
         self.talks += 1
         return self.host.talk(turns, bridge, self.folder / f"talk-{self.talks}", **setting)
 
