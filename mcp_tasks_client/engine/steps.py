@@ -31,7 +31,6 @@ from ..questions.question import (
     answer_instruction,
     as_heeded,
     asked_under,
-    is_cancelled_before,
     leave_answer,
 )
 from ..sessions.base import ToolCall
@@ -175,10 +174,10 @@ class Steps:
         left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
         if event.by_instruction:
             return event, as_heeded(left)
+        names = [one.name for one in await self._journal.instructions(call.record.record_id)]
+        if CANCEL in names and left.name not in names[: names.index(CANCEL)]:
+            return ev.CancelRequested(now=event.now, by_instruction=True), Instruction(CANCEL, "", event.now)
         standing = await self.instruct(call, left) or left
-        if await is_cancelled_before(self._journal, call.record.record_id, left.name):
-            cancelled = ev.CancelRequested(now=event.now, by_instruction=True)
-            return cancelled, Instruction(CANCEL, "", event.now)
         if not (standing.heeded or standing.body == left.body):  # heeded by another client, the commit fails
             event = replace(event, answer=json.loads(standing.body))
         return event, as_heeded(standing)

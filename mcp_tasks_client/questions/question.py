@@ -33,7 +33,6 @@ __all__ = [
     "as_heeded",
     "asked_under",
     "find_instructed",
-    "is_cancelled_before",
     "leave_answer",
     "open_questions",
     "read_questions",
@@ -362,20 +361,11 @@ async def _check_not_cancelled(journal: Journal, record_id: str, name: str) -> N
         JournalError: The journal could not be read.
     """
     # In this order: an instruction that is heeded meanwhile is then part of the record.
-    is_first = await is_cancelled_before(journal, record_id, name)
+    left = [one.name for one in await journal.instructions(record_id)]
     record = await journal.by_id(record_id)
+    is_first = CANCEL in left and name in left[left.index(CANCEL) :]
     if is_first or (record is not None and _is_unsent(record, name)):
         raise _withdrawn("its call is being cancelled")
-
-
-async def is_cancelled_before(journal: Journal, record_id: str, name: str) -> bool:
-    """Whether a wish to cancel a call, which nobody has heeded yet, was left before an answer.
-
-    Raises:
-        JournalError: The journal could not be read.
-    """
-    left = [one.name for one in await journal.instructions(record_id)]
-    return CANCEL in left and name in left[left.index(CANCEL) :]
 
 
 def _is_unsent(record: TaskRecord, name: str) -> bool:
