@@ -148,7 +148,7 @@ class Calls:
     async def by_reference(self, reference: str) -> Call | None:
         """The call of a reference; ``None`` if there is none for this host.
 
-        Of a call that has ended, the end is there.
+        The end of a call that has ended is read first, for five seconds at most.
 
         Raises:
             JournalError: The journal could not be read.

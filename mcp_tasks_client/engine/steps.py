@@ -26,13 +26,7 @@ from ..machine.replacing import replace
 from ..machine.states import Calling, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..questions.question import (
-    CANCEL,
-    answer_instruction,
-    as_heeded,
-    asked_under,
-    leave_answer,
-)
+from ..questions.question import CANCEL, answer_instruction, as_heeded, asked_under, leave_answer
 from ..sessions.base import ToolCall
 from . import observer
 from .call_log import log_commit

@@ -325,6 +325,9 @@ def test_a_server_is_told_with_its_version_its_tools_and_its_clock(
     told = over_file("doctor", real_server.url, "--header", "X-Team: builds").out
     assert "reached, real-tasks-server, MCP 2026-07-28, makes tasks, " in told
     assert ", credential accepted, clock " in told
+    with_password = real_server.url.replace("://", "://ada:secret@")
+    ran = over_file("doctor", with_password, "--json")
+    assert ran.document["server"]["credential"] == "accepted"
 
 
 def test_an_older_server_is_told_with_its_version(legacy_server: Any, over_file: Command) -> None:

@@ -407,9 +407,9 @@ def parse(dsn: str) -> frozenset[tuple[str, object]]:
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        given = {"port": "none"}
+        given = None
     # After a slash that is not encoded, libpq takes the password for the port.
-    if not _PORTS.fullmatch(str(given.get("port", ""))):
+    if given is None or not _PORTS.fullmatch(str(given.get("port", ""))):
         raise ValueError(
             "dsn cannot be read: give host=… dbname=…, or postgresql://user@host/database, where special "
             "characters in the name and the password of the user are percent-encoded (%2F is a slash)"
