@@ -9,8 +9,8 @@ environment of its own. ``legacy_node`` has the same tools, on the other officia
 - ``legacy_python.py stdio`` speaks over stdin and stdout.
 
 What the SDK does wrong would make a test depend on chance, and on the tests before it.
-:class:`RecheckedStore`, :class:`TasksOfSession`, :func:`unless_over` and :func:`named_apart` keep that
-away, each of one kind; ``--as-shipped`` lets it be.
+:class:`RecheckedStore`, :class:`TasksOfSession`, :func:`unless_over`, :func:`named_apart` and
+:func:`unless_answered` keep that away, each of one kind; ``--as-shipped`` lets it be.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from mcp.shared.exceptions import McpError
 from mcp.shared.experimental.tasks.helpers import RELATED_TASK_METADATA_KEY, is_terminal
 from mcp.shared.experimental.tasks.in_memory_task_store import InMemoryTaskStore
 from mcp.shared.experimental.tasks.message_queue import InMemoryTaskMessageQueue, QueuedMessage
+from mcp.shared.session import RequestResponder
 from mcp.types import CallToolResult, CreateTaskResult, ServerRequest, Task, TaskMetadata
 from pydantic import BaseModel
 from starlette.applications import Starlette
@@ -91,6 +92,7 @@ class Call:
 
 Work: TypeAlias = Callable[[ServerTaskContext, Call], Awaitable[CallToolResult]]
 Plainly: TypeAlias = Callable[[Call], Awaitable[CallToolResult]]
+Cancel: TypeAlias = Callable[[RequestResponder[Any, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,6 +448,19 @@ def named_apart(build: Callable[..., types.JSONRPCRequest]) -> Callable[..., typ
     return built
 
 
+def unless_answered(cancel: Cancel) -> Cancel:
+    """The cancellation of a request, which does nothing once the request is being answered.
+
+    The SDK would cut off the answer, and end the session by that.
+    """
+
+    async def careful(request: RequestResponder[Any, Any]) -> None:
+        if not request._completed:
+            await cancel(request)
+
+    return careful
+
+
 async def finished(call: Call, created: CreateTaskResult) -> CreateTaskResult:
     """The creation of a task, told once there is nothing left to do."""
     while (task := await call.support.store.get_task(created.task.taskId)) and not is_terminal(task.status):
@@ -470,6 +485,7 @@ def build(poll_interval_ms: int, *, as_shipped: bool) -> Server[Any, Any]:
         server.experimental._register_default_task_handlers()
         for name in ("_build_elicit_form_request", "_build_create_message_request"):
             setattr(ServerSession, name, named_apart(getattr(ServerSession, name)))
+        RequestResponder.cancel = unless_answered(RequestResponder.cancel)  # type: ignore[method-assign]
 
     @server.list_tools()
     async def list_tools() -> list[types.Tool]:

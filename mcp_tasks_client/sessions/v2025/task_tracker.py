@@ -354,7 +354,8 @@ class TaskTracker:
     def go_on(self, task: TrackedTask) -> None:
         """Deliver the next question after an acknowledged answer, and cancel a request without a reader."""
         self.deliver(task)
-        self.begin(self._settle_abandoned, task)
+        if task.abandoned is not None:
+            self.begin(self._settle_answered, task)
 
     async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
         """Return when a question has come on the open ``tasks/result``, or when the time is over."""
@@ -418,6 +419,13 @@ class TaskTracker:
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or task.connection.lost or is_answer(error)):
             task.abandoned = own.request_id  # it may be open at the server still
+
+    async def _settle_answered(self, task: TrackedTask) -> None:
+        """Cancel a ``tasks/result`` without a reader, unless the answer has ended the task."""
+        own = OwnRequest("tasks/get", {"taskId": task.task_id}, task.context, task.task_id)
+        with suppress(SessionError):  # the next poll tells
+            self.take_status(task.task_id, await task.connection.request(own))
+        await self._settle_abandoned(task)
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
         """Cancel a ``tasks/result`` without a reader, unless a question is open on it."""
