@@ -228,11 +228,14 @@ class Steps:
     async def read_instructions(self, call: LiveCall) -> Sequence[Instruction]:
         """The instructions that the journal has for the driver of a call, oldest first.
 
+        One that a step of this client is just heeding is not among them.
+
         Raises:
             JournalError: The journal could not be read.
         """
         call.notice_instructions()
-        return await self._journal.instructions(call.record.record_id)
+        async with Turn(call):
+            return await self._journal.instructions(call.record.record_id)
 
     async def forget_instruction(self, call: LiveCall, instruction: Instruction) -> None:
         """Forget an instruction that has become pointless.

@@ -270,6 +270,43 @@ async def test_the_last_answer_of_a_round_that_could_not_be_journaled_sends_the_
     assert asked.keys == ["a", "b"]
 
 
+async def test_an_answer_that_is_being_journaled_is_no_instruction_that_is_left_over() -> None:
+    """The driver, rung by it, would write the record once more, and park the call if that fails."""
+    world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
+    world.journal = journal = faulty("gathering", nth=3)  # the questions, the answer to a, the answer to b
+    asked = Asked()
+    read, saved, b_is_asked = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def let_it_read() -> None:
+        with anyio.move_on_after(0.2):
+            await read.wait()
+
+    async def let_it_save() -> None:
+        read.set()
+        await saved.wait()
+        await b_is_asked.wait()
+
+    async def note_save() -> None:
+        saved.set()
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        answered = await asked(context, params)
+        if context.key == "b":
+            b_is_asked.set()
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+        return answered
+
+    journal.before("save", let_it_read, when=lambda record, **_: record.status == "gathering", nth=2)
+    journal.after("save", note_save, when=lambda done, record, heeded=None, **_: heeded is not None)
+    journal.after("instructions", let_it_save, when=lambda found, *_: bool(found))
+    async with world.client(elicitation=answer) as client:
+        with pytest.raises(JournalError) as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert await by_handle(world, client, caught.value) == "done"
+    assert asked.keys == ["a", "b"]
+
+
 @AGAIN
 @pytest.mark.parametrize("status", ["working", "input_required", "completed"])
 async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_loses_nothing(

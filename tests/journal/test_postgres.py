@@ -25,6 +25,7 @@ from mcp_tasks_client.journal.work import Work, group_jobs
 from mcp_tasks_client.machine.states import Completed
 from mcp_tasks_client.testing.samples import SCOPE, Heard, finished, lease, observing, record, with_key
 from tests.journal.files import note_listening, only_told, timed
+from tests.journal.gathering import gathering
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -322,14 +323,9 @@ async def test_many_writes_share_few_transactions(
 ) -> None:
     with anyio.fail_after(30):
         async with postgres_journal() as journal:
-            have_gathered = threading.Event()
-            busy = Work(statements=(), writes=False, read=lambda found: have_gathered.wait(20))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(journal._opened().run, busy)
+            async with anyio.create_task_group() as tasks, gathering(journal):
                 for number in range(1000):
                     tasks.start_soon(journal.save, record(state=observing(), created_at=float(number)))
-                await anyio.wait_all_tasks_blocked()
-                have_gathered.set()
             assert journal._medium is not None
             writer_id = journal._medium._writer_id
             assert run(f"SELECT committed < 20 FROM {schema}.writers WHERE writer_id = %s", writer_id) == [

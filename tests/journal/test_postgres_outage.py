@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -26,6 +26,7 @@ from mcp_tasks_client.journal.work import Work
 from mcp_tasks_client.machine.states import AskedQuestion
 from mcp_tasks_client.questions.question import as_heeded, leave_answer, open_questions
 from mcp_tasks_client.testing.samples import SCOPE, Heard, everybody, finished, lease, observing, only, record
+from tests.journal.gathering import gathering
 from tests.postgres import PostgresServer, running_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -422,16 +423,11 @@ async def test_what_was_committed_and_is_forgotten_since_is_not_stored_anew(
         except DrivenElsewhereError as error:
             refused.append(error)
 
-    async with anyio.create_task_group() as tasks:
-        have_gathered = threading.Event()
-        busy = Work(statements=(), writes=False, read=lambda found: have_gathered.wait(20))
-        tasks.start_soon(journal._opened().run, busy)  # so that both writes gather
-        with cut_at_the_next_commit(monkeypatch, when, forget):
-            async with anyio.create_task_group() as both:
-                for _ in range(2):
-                    both.start_soon(save)
-                await anyio.wait_all_tasks_blocked()
-                have_gathered.set()
+    with ExitStack() as cutting:
+        async with anyio.create_task_group() as both, gathering(journal):
+            cutting.enter_context(cut_at_the_next_commit(monkeypatch, when, forget))
+            for _ in range(2):
+                both.start_soon(save)
     assert len(refused) == 2
     assert await journal.records(SCOPE) == []
 

@@ -25,6 +25,7 @@ from mcp_tasks_client.journal.work import LEASE_STATEMENTS, Work
 from mcp_tasks_client.testing import ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.samples import SCOPE, Heard, Source, lease, observing, record
 from tests.journal.files import timed
+from tests.journal.gathering import gathering
 from tests.journal.relay import Relay, relayed
 from tests.postgres import PostgresServer, running_postgres
 
@@ -131,17 +132,11 @@ async def test_a_lease_is_stored_before_what_waits_for_a_row(
         tasks.cancel_scope.cancel()
 
     monkeypatch.setattr(PostgresThread, "_transact", note)
-    have_gathered = threading.Event()
-    busy = Work(statements=(), writes=False, read=lambda found: have_gathered.wait(20))
     with locked(server, *given):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(journal._opened().run, busy)  # so that all writes gather
-            await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as tasks, gathering(journal):
             for one in given:
                 tasks.start_soon(lambda one=one: journal.save(replace(one, updated_at=9.0), known=True))
             tasks.start_soon(renew)
-            await anyio.wait_all_tasks_blocked()
-            have_gathered.set()
     assert written[0] == "lease"
 
 
