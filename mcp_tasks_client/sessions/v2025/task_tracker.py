@@ -421,10 +421,11 @@ class TaskTracker:
             task.abandoned = own.request_id  # it may be open at the server still
 
     async def _settle_answered(self, task: TrackedTask) -> None:
-        """Cancel a ``tasks/result`` without a reader, unless the answer has ended the task."""
-        own = OwnRequest("tasks/get", {"taskId": task.task_id}, task.context, task.task_id)
-        with suppress(SessionError):  # the next poll tells
-            self.take_status(task.task_id, await task.connection.request(own))
+        """Cancel a ``tasks/result`` without a reader, once the server has done what the answer sets off."""
+        # The answer may end the task, and mcp 1.30 ends the MCP session with all its tasks if a request is
+        # cancelled while it is answered. The reply to a ping comes after that.
+        with suppress(SessionError):
+            await task.connection.request(OwnRequest("ping", {}, task.context, task.task_id))
         await self._settle_abandoned(task)
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:

@@ -671,27 +671,24 @@ async def test_the_next_process_cancels_the_result_of_a_dead_one_after_the_answe
     assert {one.session_id for one in wire.arrived} == {"s7"}, "no session is begun to go on with a task"
 
 
-async def test_the_result_of_a_dead_process_is_not_cancelled_if_the_answer_has_ended_the_task(
+async def test_the_result_of_a_dead_process_is_not_cancelled_while_the_server_may_be_answering_it(
     wire: OlderServer,
 ) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
     asked = OpenQuestion("k.0", 3, {"method": "elicitation/create", "params": {"message": "Name?"}})
-    observed = Observed()
     ref = TaskRef(TASK, SessionData(owner=ANOTHERS, session_id="s7", result_id="r", open=(asked,)).write())
+    observed, clock, is_done = Observed(), ManualClock(), Stream()
     observed.observe(ref)
-
-    def end(arrived: Arrived) -> httpx.Response:
-        wire.task, wire.replies["tasks/result"] = COMPLETED, lambda arrived: text("Hello, Ada")
-        return httpx.Response(202)
-
-    wire.task, wire.replies["answer"] = INPUT_REQUIRED, end
-    async with wire.session(observed) as session:
+    wire.task, wire.replies["ping"] = INPUT_REQUIRED, lambda arrived: is_done
+    async with wire.session(observed, clock=clock) as session:
         observed.keep(await session.get(ref))
         await session.update(observed.kept[TASK], {"k.0": ANSWER})
-        ended = await observed.wait_until(lambda delivered: delivered.task.terminal)
-        assert ended.task.result == text("Hello, Ada")
+        await wire.wait_for("ping")
         await anyio.wait_all_tasks_blocked()
         assert not wire.of("notifications/cancelled")
+        is_done.reply({})
+        (cancelled,) = await wire.wait_for("notifications/cancelled")
+    assert cancelled.params == {"requestId": "r"}
 
 
 @pytest.mark.parametrize("answered", ["before", "after"])
