@@ -373,8 +373,8 @@ class JournalThread(Medium):
         self._is_open = True
         while not self._try_to_end():
             ended = self._find_ended()  # before jobs are taken: the writes of these owners come first
-            jobs = self._take()
-            has_written = self._do(jobs, ended)
+            jobs, unattended = self._take()
+            has_written = self._do(jobs, unattended, ended)
             self._tell_of_others()
             if not (jobs or has_written):
                 self._tidy_up()
@@ -388,8 +388,7 @@ class JournalThread(Medium):
     def _refuse_all(self, error: Exception) -> None:
         """Answer everything with the error of opening, until all callers have left."""
         while not self._try_to_end():
-            jobs = self._take()
-            self._take_unattended()
+            jobs, _ = self._take()
             for job in jobs:
                 job.error = error
             _wake_for(jobs)
@@ -415,25 +414,21 @@ class JournalThread(Medium):
                 del _THREADS[self._key]
         _wake(self._closing)
 
-    def _take(self) -> list[_Job]:
-        """Wait for jobs. An empty list means that only unattended work is due."""
+    def _take(self) -> tuple[list[_Job], list[_Job]]:
+        """Wait until a job has come or unattended work is due. Returns all jobs, and the unattended ones."""
         if self._came > 1:
             time.sleep(self._timing.gather_s)
         until = self._again_at if self._again else self._close_at
-        try:
-            job = self._jobs.get(timeout=min(self._timing.tick_s, max(0.0, until - time.monotonic())))
-        except Empty:
-            self._came = 0
-            return []
-        jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
-        self._came = len(jobs)
-        self._barriers += (one for one in jobs if isinstance(one, Waiter))
-        return [job for job in jobs if isinstance(job, Job)]
-
-    def _take_unattended(self) -> list[_Job]:
+        came = list[_Job | Waiter | None]()
+        with suppress(Empty):
+            came.append(self._jobs.get(timeout=min(self._timing.tick_s, max(0.0, until - time.monotonic()))))
+        # Before the rest of the jobs: a write that was asked for before an unattended one is not left behind.
         with self._lock:
-            taken, self._unattended = self._unattended, []
-        return taken
+            unattended, self._unattended = self._unattended, []
+        came += [self._jobs.get() for _ in range(self._jobs.qsize())]
+        self._came = len(came)
+        self._barriers += (one for one in came if isinstance(one, Waiter))
+        return [one for one in came if isinstance(one, Job)], unattended
 
     def _find_ended(self) -> list[tuple[LeaseSource, Collection[str]]]:
         """The owners that have ended without a word, by the source of their lease."""
@@ -445,13 +440,17 @@ class JournalThread(Medium):
                 found.append((source, source.ended()))
         return [(source, names) for source, names in found if names]
 
-    def _do(self, jobs: list[_Job], ended: list[tuple[LeaseSource, Collection[str]]]) -> bool:
+    def _do(
+        self,
+        jobs: list[_Job],
+        unattended: list[_Job],
+        ended: list[tuple[LeaseSource, Collection[str]]],
+    ) -> bool:
         """Carry out jobs, repetitions and unattended work: writes, renewals, releases of ``ended``.
 
         Returns:
             Whether there was unattended work.
         """
-        unattended = self._take_unattended()
         again, self._again = self._again, []
         renewals = self._renewals()
         releases: list[tuple[LeaseSource, Collection[str], _Job]] = [
@@ -459,7 +458,7 @@ class JournalThread(Medium):
         ]
         for *_, job in releases:
             job.number = next(self._numbers)
-        unattended += (job for *_, job in releases)
+        unattended = [*unattended, *(job for *_, job in releases)]
         # Reads come after the commit, and outside of it: a long one holds up nobody's commit.
         writes, reads = [job for *_, job in renewals], list[_Job]()
         # A lease comes first, and by itself: a caller that is about to own something waits for no row.

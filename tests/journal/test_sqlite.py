@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
 from typing import Any, Final
+from unittest.mock import Mock
 
 import anyio
 import platformdirs
@@ -381,6 +382,35 @@ class TestDeliveries:
                     ("kept", 9.0, None, 0, 19.0),
                     ("next", None, None, 0, None),
                 ]
+
+    @pytest.mark.parametrize("moment", ["get", "qsize"])
+    async def test_a_delivery_comes_after_its_save_though_both_come_while_the_thread_takes_its_jobs(
+        self, path: Path, moment: str
+    ) -> None:
+        async with SqliteJournal(path) as journal:
+            await journal.save(given := record(state=observing(), idempotency_key="order-42"))
+            medium: Any = journal._opened()
+            jobs, may_save, has_looked = medium._jobs, threading.Event(), threading.Event()
+
+            def look(*args: Any, **options: Any) -> Any:
+                try:
+                    return getattr(jobs, moment)(*args, **options)
+                finally:
+                    if not has_looked.is_set():
+                        has_looked.set()
+                        may_save.wait(20)
+
+            medium._jobs = Mock(wraps=jobs, **{f"{moment}.side_effect": look})
+            if moment == "qsize":  # which the thread may look at only if something has come
+                medium.look_for_instructions()
+            assert await to_thread.run_sync(has_looked.wait, 20)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(journal.save, replace(given, state=finished()), known=True))
+                await anyio.wait_all_tasks_blocked()
+                journal.deliver(9.0, {given.record_id: 0})
+                may_save.set()
+
+            assert (await journal.by_id(given.record_id)).delivered_at == 9.0
 
     async def test_a_delivery_is_written_by_itself(self, path: Path) -> None:
         with anyio.fail_after(30):
