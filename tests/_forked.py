@@ -21,7 +21,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import selectors
 import signal
 import socket
@@ -32,6 +31,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from multiprocessing import connection
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Self
 
@@ -131,7 +131,7 @@ class Program:
             subprocess.TimeoutExpired: It runs for longer than so many seconds.
         """
         if self.returncode is None:
-            if not select.select([self._line], [], [], timeout)[0]:
+            if not connection.wait([self._line], timeout):  # select() refuses descriptors above 1023
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             self.returncode = int.from_bytes(_receive(self._line, 4), signed=True)
             self._line.close()
@@ -150,7 +150,9 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:  # it may wait for the one that failed
+            self.kill()
         self.stdout.close()
         with suppress(BrokenPipeError):
             self.stdin.close()

@@ -11,13 +11,13 @@ import functools
 import inspect
 import math
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import connection
 from typing import Any, Final
 
 import anyio
@@ -935,7 +935,7 @@ def test_ctrl_c_while_a_plain_function_waits_for_somebody_to_type_ends_the_proce
     def hear(until: bytes) -> None:
         nonlocal said
         while until not in said:
-            assert select.select([terminal], [], [], LIMIT_S)[0], said
+            assert connection.wait([terminal], LIMIT_S), said
             said += os.read(terminal, 1000)
 
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -107,6 +109,28 @@ def test_a_program_that_has_ended_in_that_instant_is_killed_without_an_error(
         assert ended.wait(LIMIT_S) == 0
         monkeypatch.setattr(ended, "poll", lambda: None)  # as before its end was told
         ended.kill()
+
+
+def test_the_end_of_a_program_is_told_beside_a_thousand_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1200
+    if hard < wanted:
+        pytest.skip(f"a process may open {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        with ExitStack() as opened:
+            for _ in range(1024):
+                opened.enter_context(Path(os.devnull).open())
+            with Program("-c", "raise SystemExit(3)") as program:
+                assert program.wait(LIMIT_S) == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_program_ends_with_an_error_of_the_block_that_it_runs_in() -> None:
+    with pytest.raises(KeyError), Program("-c", "import time; time.sleep(30)") as program:
+        raise KeyError
+    assert program.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["all are forked from one", "it forks from its own"])

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import struct
 import subprocess
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,8 +133,7 @@ class Terminal:
         What erases something is left for the next time. So a reader that comes late sees it all the same.
         """
         if not self._unread:
-            ready, _, _ = select.select([self._master], [], [], limit_s)
-            if not ready:
+            if not connection.wait([self._master], limit_s):
                 return False
             try:
                 self._unread = os.read(self._master, 65536)
