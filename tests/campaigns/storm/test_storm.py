@@ -165,6 +165,16 @@ def test_a_session_that_is_denied_to_two_polls_in_a_row_is_taken_for_lost(
     assert bool(list(breaches(voyage))) is not lost
 
 
+def test_a_poll_that_the_client_gave_up_is_none_of_the_two_in_a_row() -> None:
+    voyage = good()
+    fails(voyage)
+    voyage.log[-1] = replace(voyage.log[-1], at=9.0)
+    given_up = replace(exchange(3.0, "tasks/get", what="delayed"), replied_at=None)
+    denied = [exchange(at, "tasks/get", what="not_found") for at in (2.0, 4.0)]
+    voyage.lane.passed += [denied[0], given_up, denied[1]]
+    assert not list(breaches(voyage))
+
+
 def fails_where_tasks_are_known_anywhere(voyage: Voyage) -> None:
     fails(voyage)
     voyage.kind = "anywhere"

@@ -274,7 +274,8 @@ def _given_up(lane: Lane, before: float) -> set[str | None]:
     polls: dict[tuple[str | None, str], list[bool]] = {}
     for one in lane.passed:
         denied = one.fate.what in DENIALS
-        if one.method == "tasks/get" and one.at < before and (denied or one.fate.what in FAIR):
+        told = one.fate.what in FAIR and one.replied_at is not None  # else the client did not wait for it
+        if one.method == "tasks/get" and one.at < before and (denied or told):
             polls.setdefault((one.session_id, one.message["params"]["taskId"]), []).append(denied)
     return {session_id for (session_id, _), denied in polls.items() if (True, True) in pairwise(denied)}
 
