@@ -1,4 +1,4 @@
-"""The storm finds what it is for, and finds nothing. ``--long`` makes 400 voyages."""
+"""The storm finds what it is for, and finds nothing. ``--long`` makes 100 voyages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from .verdict import Noted, Voyage, breaches
 from .weather import BREAKS, DENIALS, Fate, Weather, What
 
 SHORT: Final = 4
-LONG: Final = 400
+LONG: Final = 100
+"""More leave these servers with so many questions that nobody heard, each looked at every 50 ms, that they
+fall behind. ``python -m tests.campaigns.storm`` makes 400, at servers that look three times less often."""
+
 SEED: Final = 20_000
 LEGACY_INTERVAL_MS: Final = 50
 ANSWER: Final = {"action": "accept", "content": {"name": "t1-name"}}
