@@ -305,13 +305,15 @@ class TortureHost:
             async with handle.outcome():
                 await anyio.sleep(WRITTEN_S)
                 await stop.reach()
-        await client.call_tool(
+        result = await client.call_tool(
             its.tool,
             its.arguments,
             idempotency_key=stop.intent if keyed else None,
             label=stop.intent,
             on_update=see,
         )
+        # An answer that is held at its stop keeps no poll from ending the call, if the kill comes late.
+        self.delivered(result, "call")
 
     # ── finding again ──
 
