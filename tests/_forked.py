@@ -151,7 +151,7 @@ class Program:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is not None:  # it may wait for the one that failed
+        if error is not None:  # the program may wait for the block that failed
             self.kill()
         self.stdout.close()
         with suppress(BrokenPipeError):

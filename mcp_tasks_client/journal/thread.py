@@ -422,7 +422,7 @@ class JournalThread(Medium):
         came = list[_Job | Waiter | None]()
         with suppress(Empty):
             came.append(self._jobs.get(timeout=min(self._timing.tick_s, max(0.0, until - time.monotonic()))))
-        # Before the rest of the jobs: a write that was asked for before an unattended one is not left behind.
+        # Before the rest of the jobs, so that each save which was put before a delivery is taken with it.
         with self._lock:
             unattended, self._unattended = self._unattended, []
         came += [self._jobs.get() for _ in range(self._jobs.qsize())]

@@ -401,7 +401,7 @@ class TestDeliveries:
                         may_save.wait(20)
 
             medium._jobs = Mock(wraps=jobs, **{f"{moment}.side_effect": look})
-            if moment == "qsize":  # which the thread may look at only if something has come
+            if moment == "qsize":  # the thread need not look at it while nothing has come
                 medium.look_for_instructions()
             assert await to_thread.run_sync(has_looked.wait, 20)
             async with anyio.create_task_group() as tasks:

@@ -312,7 +312,7 @@ class TortureHost:
             label=stop.intent,
             on_update=see,
         )
-        # An answer that is held at its stop keeps no poll from ending the call, if the kill comes late.
+        # The driver polls while an answer is held at its stop. If the kill comes late, the call has ended.
         self.delivered(result, "call")
 
     # ── finding again ──
